@@ -7,24 +7,14 @@ each file of DAGs that is parsed reads it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final
+
+from airflow_kcr.goals import PAUSED, RUNNING, STOPPED, Goal
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.commands import Command
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.protocol.region.state import Region
-
-
-class Reaching(StrEnum):
-    """The states of a region that a task may wait for; each is what a verb asks for."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    """No batch runs, and none starts."""
-
-    STOPPED = "stopped"
-    """Stopped, and every member has left."""
 
 
 class Verb:
@@ -33,7 +23,7 @@ class Verb:
     name: ClassVar[str]
     """The command's, after `kcr region`."""
 
-    reaching: ClassVar[Reaching]
+    goal: ClassVar[Goal]
     """What `--wait` and the operator wait for."""
 
     @abstractmethod
@@ -50,7 +40,7 @@ class StartVerb(Verb):
     """
 
     name = "start"
-    reaching = Reaching.RUNNING
+    goal = RUNNING
 
     def command(self, requester: Requester) -> Command[Region]:
         """Return the start, which a paused region takes as well."""
@@ -77,7 +67,7 @@ class PauseVerb(Verb):
     """
 
     name = "pause"
-    reaching = Reaching.PAUSED
+    goal = PAUSED
 
     def command(self, requester: Requester) -> Command[Region]:
         """Return the pause."""
@@ -96,7 +86,7 @@ class StopVerb(Verb):
     """
 
     name = "stop"
-    reaching = Reaching.STOPPED
+    goal = STOPPED
 
     def command(self, requester: Requester) -> Command[Region]:
         """Return the stop."""
@@ -115,7 +105,7 @@ class KillVerb(Verb):
     """
 
     name = "kill"
-    reaching = Reaching.STOPPED
+    goal = STOPPED
 
     def command(self, requester: Requester) -> Command[Region]:
         """Return the kill."""
@@ -129,3 +119,6 @@ RESUME: Final = ResumeVerb()
 PAUSE: Final = PauseVerb()
 STOP: Final = StopVerb()
 KILL: Final = KillVerb()
+
+STEERING: Final = (RESUME, PAUSE, STOP)
+"""Those whose command needs no more than the region's name."""

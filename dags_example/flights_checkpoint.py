@@ -29,7 +29,7 @@ REGION = SPEC.region
 def report(checkpoint: dict[str, object]) -> dict[str, object]:
     """Say how many flights are in the checkpoint of this run, and how many came since the one before it."""
     with KcrHook().region(REGION) as region:
-        offsets = region.checkpoint(int(str(checkpoint["sequence"]))).offsets
+        offsets = region.checkpoints.show(int(str(checkpoint["sequence"]))).offsets
     flights = sum(offsets.values())
     return {"sequence": checkpoint["sequence"], "boundary": checkpoint["boundary"], "flights": flights}
 

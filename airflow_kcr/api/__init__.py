@@ -7,7 +7,6 @@ docs/reference/cli.md shows.
 from __future__ import annotations
 
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
-from airflow_kcr.api.goals import Goal, Progress
 from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.region import Region
@@ -16,6 +15,8 @@ from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.specs import Applied, Change
 from airflow_kcr.api.verdict import DroppedHistory, Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
+from airflow_kcr.api.waiting import Progress
+from airflow_kcr.goals import Goal
 from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import ResetRequest
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
-from airflow_kcr.api.columns import AnswerColumn, AnswerColumns, ShownTo
-from airflow_kcr.api.views import View
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
+from airflow_kcr.api import partitions
+from airflow_kcr.api.regions import Handle
+from airflow_kcr.api.views import AnswerColumns, View
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import completion, resets, retention, timelines
+from airflow_kcr.protocol.region import completion, plans, resets, retention, timelines
 from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
+from airflow_kcr.protocol.region.commands import PinCheckpoint, RetireCheckpoints
+from airflow_kcr.protocol.region.events import CheckpointsRetired
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId, TopicId, format_instant
 
@@ -23,23 +25,35 @@ from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 class CheckpointSummary(View):
     """One checkpoint in a line."""
 
+    shown = AnswerColumns["CheckpointSummary"](
+        ("sequence", lambda c: c.checkpoint.sequence),
+        ("timeline", lambda c: c.checkpoint.timeline),
+        ("state", lambda c: c.checkpoint.state),
+        ("purpose", lambda c: c.checkpoint.purpose),
+        ("boundary", lambda c: c.checkpoint.boundary),
+        ("inexact", lambda c: bool(c.checkpoint.inexact)),
+        ("committed", lambda c: c.checkpoint.committed if c.checkpoint.is_complete else None),
+        "current",
+        ("undone_by", lambda c: c.checkpoint.undone_by),
+        ("opened_at", lambda c: c.checkpoint.opened_at),
+        ("finished_at", lambda c: c.checkpoint.finished_at),
+        ("published_at", lambda c: c.checkpoint.published_at),
+        ("pinned_as", lambda c: c.checkpoint.pinned_as or None),
+        ("kept_because", lambda c: c.kept or None),
+        ("unreachable", lambda c: None if c.reach is None else c.reach.is_unreachable),
+        ("overtaken_at", lambda c: None if c.reach is None else c.reach.overtaken_at),
+        table=(
+            *("sequence", "timeline", "state", "purpose", "boundary", "committed", "current", "finished_at"),
+            *("kept_because", "log"),
+        ),
+    )
+
     checkpoint: Checkpoint
     kept: str = ""
     """Why retirement leaves it; empty: age and count decide."""
 
     reach: Reach | None = None
     """Whether it can still be gone back to; None: it has no offsets."""
-
-    @classmethod
-    def newest_of(cls, region: StoredRegion, *, before: CheckpointNumber | None, last: int | None) -> tuple[Self, ...]:
-        """Return checkpoints, the oldest first.
-
-        Args:
-            region: as it was read.
-            before: only those of lower numbers; None: all.
-            last: only the newest N of these; None: all.
-        """
-        return cls.of_page(region, region.archive.checkpoint_page(before=before, last=last))
 
     @classmethod
     def of_page(cls, region: StoredRegion, page: CheckpointPage) -> tuple[Self, ...]:
@@ -54,9 +68,11 @@ class CheckpointSummary(View):
             for row in page.checkpoints
         )
 
-    def facts(self) -> Mapping[str, object]:
-        """Return the checkpoint as in `checkpoint list`."""
-        return CHECKPOINT.facts(self)
+    @property
+    def current(self) -> bool | None:
+        """Whether it is of the current timeline; None: it is open or aborted."""
+        row = self.checkpoint
+        return row.is_current if row.is_current or row.undone_by is not None else None
 
     @property
     def log(self) -> str:
@@ -68,35 +84,23 @@ class CheckpointSummary(View):
         return "" if self.reach.overtaken_at is None else f"until {format_instant(self.reach.overtaken_at)}"
 
 
-CHECKPOINT: Final = AnswerColumns[CheckpointSummary](
-    AnswerColumn("sequence", lambda c: c.checkpoint.sequence, is_number=True),
-    AnswerColumn("timeline", lambda c: c.checkpoint.timeline, is_number=True),
-    AnswerColumn("state", lambda c: c.checkpoint.state),
-    AnswerColumn("purpose", lambda c: c.checkpoint.purpose),
-    AnswerColumn("boundary", lambda c: c.checkpoint.boundary),
-    AnswerColumn("inexact", lambda c: bool(c.checkpoint.inexact), ShownTo.PROGRAMS),
-    AnswerColumn("committed", lambda c: c.checkpoint.committed if c.checkpoint.is_complete else None),
-    AnswerColumn("current", lambda c: _is_current(c.checkpoint)),
-    AnswerColumn("undone_by", lambda c: c.checkpoint.undone_by, ShownTo.PROGRAMS),
-    AnswerColumn("opened_at", lambda c: c.checkpoint.opened_at, ShownTo.PROGRAMS),
-    AnswerColumn("finished_at", lambda c: c.checkpoint.finished_at),
-    AnswerColumn("published_at", lambda c: c.checkpoint.published_at, ShownTo.PROGRAMS),
-    AnswerColumn("pinned_as", lambda c: c.checkpoint.pinned_as or None, ShownTo.PROGRAMS),
-    AnswerColumn("kept_because", lambda c: c.kept or None),
-    AnswerColumn("unreachable", lambda c: None if c.reach is None else c.reach.is_unreachable, ShownTo.PROGRAMS),
-    AnswerColumn("overtaken_at", lambda c: None if c.reach is None else c.reach.overtaken_at, ShownTo.PROGRAMS),
-    AnswerColumn("log", lambda c: c.log, ShownTo.PEOPLE),
-)
-"""A checkpoint as in `checkpoint list`."""
-
-
-def _is_current(row: Checkpoint) -> bool | None:
-    return row.is_current if row.is_current or row.undone_by is not None else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView(View):
     """One checkpoint with its offsets."""
+
+    shown = AnswerColumns["CheckpointView"](
+        "region",
+        ("timeline", lambda c: c.checkpoint.timeline),
+        ("sequence", lambda c: c.checkpoint.sequence),
+        ("state", lambda c: c.checkpoint.state),
+        ("boundary", lambda c: c.checkpoint.boundary),
+        ("inexact", lambda c: bool(c.checkpoint.inexact)),
+        ("requested_by", lambda c: {"dag_id": c.requester.dag_id or None, "run_id": c.requester.run_id or None}),
+        (
+            "offsets",
+            lambda c: [{**p._asdict(), "offset": o, "committed": c.read_backs.get(p)} for p, o in c.offsets.items()],
+        ),
+    )
 
     region: str
     checkpoint: Checkpoint
@@ -120,7 +124,7 @@ class CheckpointView(View):
         Raises:
             UnknownCheckpoint: there is none of that sequence; the message names those that there are.
         """
-        row = require_checkpoint(region, sequence)
+        row = plans.require_checkpoint(region, sequence)
         request = region.request_of(row.request_id)
         is_open = region.open_checkpoint == sequence
         parts = completion.merged(region.contributions_to(sequence)) if is_open else EMPTY
@@ -134,45 +138,25 @@ class CheckpointView(View):
             runs=_runs(region, sequence),
         )
 
-    def facts(self) -> Mapping[str, object]:
-        """Return the checkpoint as in `checkpoint show`."""
-        row = self.checkpoint
-        return {
-            "region": self.region,
-            "timeline": row.timeline,
-            "sequence": row.sequence,
-            "state": row.state,
-            "boundary": row.boundary,
-            "inexact": bool(row.inexact),
-            "requested_by": {"dag_id": self.requester.dag_id or None, "run_id": self.requester.run_id or None},
-            "offsets": [
-                {**p._asdict(), "offset": offset, "committed": self.read_backs.get(p)}
-                for p, offset in self.offsets.items()
-            ],
-        }
-
 
 def _runs(region: StoredRegion, sequence: CheckpointNumber) -> tuple[Requester, ...]:
     return tuple(one.requester for one in region.archive.requests_for([sequence]))
 
 
-def require_checkpoint(region: StoredRegion, sequence: CheckpointNumber) -> Checkpoint:
-    """Return a checkpoint's row.
-
-    Raises:
-        UnknownCheckpoint: there is none of that sequence; the message names those that there are.
-    """
-    row = region.checkpoint_of(sequence)
-    if row is None:
-        known = [str(other.sequence) for other in region.archive.checkpoints(last=10)]
-        newest = f"its newest are {', '.join(known)}" if known else "it has none yet"
-        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; {newest}")
-    return row
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequestView(View):
     """Where a request for a checkpoint stands, and the checkpoint that answers it."""
+
+    shown = AnswerColumns["CheckpointRequestView"](
+        "region",
+        ("request_id", lambda r: r.request.request_id),
+        ("state", lambda r: r.request.state),
+        ("boundary", lambda r: r.request.boundary),
+        ("sequence", lambda r: r.request.sequence),
+        ("checkpoint", lambda r: None if r.checkpoint is None else r.checkpoint.state),
+        ("inexact", lambda r: None if r.checkpoint is None else bool(r.checkpoint.inexact)),
+        ("why", lambda r: r.request.refusal or None),
+    )
 
     region: str
     request: CheckpointRequest
@@ -194,38 +178,6 @@ class CheckpointRequestView(View):
             request=request,
             checkpoint=None if sequence is None else region.checkpoint_of(sequence),
         )
-
-    def facts(self) -> Mapping[str, object]:
-        """Return the request as in `region drain`."""
-        row = self.request
-        return {
-            "region": self.region,
-            "request_id": row.request_id,
-            "state": row.state,
-            "boundary": row.boundary,
-            "sequence": row.sequence,
-            "checkpoint": None if self.checkpoint is None else self.checkpoint.state,
-            "inexact": None if self.checkpoint is None else bool(self.checkpoint.inexact),
-            "why": row.refusal or None,
-        }
-
-
-def require_current(region: StoredRegion, sequence: CheckpointNumber) -> Checkpoint:
-    """Return a checkpoint's row if it describes the region's past, or may yet come to.
-
-    Raises:
-        UnknownCheckpoint: there is none of that sequence.
-        CheckpointNotUsable: it was aborted, or a reset has undone it; the message says which.
-    """
-    row = require_checkpoint(region, sequence)
-    if row.undone_by is not None:
-        raise CheckpointNotUsable(
-            f"checkpoint {sequence} of region {region.name} was undone by a reset, which opened timeline "
-            f"{row.undone_by}; its records are processed again, and the checkpoint that holds them has another number"
-        )
-    if row.state is CheckpointState.ABORTED:
-        raise CheckpointNotUsable(f"checkpoint {sequence} of region {region.name} was aborted: {row.abort_reason}")
-    return row
 
 
 # Which checkpoints retention has overtaken, and when it will reach the others: from what members saw of the logs.
@@ -321,65 +273,156 @@ class WayBack:
 
 
 def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
-    """Return the newest checkpoints that a region can go back to, the newest first.
-
-    Args:
-        region: as it was read.
-        newest: how many, at most.
-
-    Raises:
-        CheckpointNotUsable: there is none; the message says whether retention is the reason.
-    """
-    usable = _usable(region, newest)
-    reachable = [one for one in usable if one.is_reachable]
+    """Return the newest checkpoints that a region can go back to; see `RegionCheckpoints.ways_back`."""
+    reachable, overtaken = _reachable(region, newest)
     if not reachable:
-        lost = f" that the logs still have (the newest {len(usable)} are unreachable)" if usable else ""
+        lost = f" that the logs still have (the newest {overtaken} are unreachable)" if overtaken else ""
         raise CheckpointNotUsable(
             f"region {region.name} has no complete checkpoint on its current timeline{lost}; plan with another target"
         )
-    current = resets.positions(region)
-    return tuple(_way_back(one, current) for one in reversed(reachable[-newest:]))
+    return tuple(reachable[::-1][:newest])
 
 
-@dataclass(frozen=True, slots=True)
-class _Usable:
-    """A usable checkpoint as a page has it."""
-
-    checkpoint: Checkpoint
-    runs: tuple[Requester, ...]
-    offsets: OffsetMap
-    is_reachable: bool
-
-
-def _usable(region: StoredRegion, newest: int) -> list[_Usable]:
-    """Return usable checkpoints, oldest first: as many that can be reached, if there are, and perhaps more.
+def _reachable(region: StoredRegion, newest: int) -> tuple[list[WayBack], int]:
+    """Return usable checkpoints that can be reached, oldest first, and how many can't be of those that were looked at.
 
     Where a page has usable ones and none can be reached, those before it can't be either: logs lose their beginnings.
     """
-    found: list[_Usable] = []
+    current, found, overtaken = resets.positions(region), list[WayBack](), 0
     before: CheckpointNumber | None = None
     size = max(newest, _PAGE)
     while (page := region.archive.checkpoint_page(before=before, last=size)).checkpoints:
-        usable = list(_usable_of(page))
-        found[:0] = usable
+        reaches = reach(page)
+        usable = [row for row in page.checkpoints if row.is_complete and row.is_current]
+        reachable = [row for row in usable if not reaches[row.sequence].is_unreachable]
+        found[:0] = [_way_back(row, page, current) for row in reachable]
+        overtaken += len(usable) - len(reachable)
         before = page.checkpoints[0].sequence
         is_last = len(page.checkpoints) < size or not any(one.is_complete for one in page.checkpoints)
-        is_overtaken = bool(usable) and not any(one.is_reachable for one in usable)
-        if is_last or is_overtaken or sum(one.is_reachable for one in found) >= newest:
+        if is_last or (usable and not reachable) or len(found) >= newest:
             break
-    return found
+    return found, overtaken
 
 
-def _usable_of(page: CheckpointPage) -> Iterator[_Usable]:
-    reaches, runs = reach(page), defaultdict[CheckpointNumber | None, list[Requester]](list)
-    for request in page.requests:
-        runs[request.sequence].append(request.requester)
-    for row in page.checkpoints:
-        if row.is_complete and row.is_current:
-            is_reachable = not reaches[row.sequence].is_unreachable
-            yield _Usable(row, tuple(runs[row.sequence]), page.offsets[row.sequence], is_reachable)
+def _way_back(row: Checkpoint, page: CheckpointPage, current: OffsetMap) -> WayBack:
+    offsets = page.offsets[row.sequence]
+    moves = [current[p] - offset for p, offset in offsets.items() if p in current and current[p] != offset]
+    return WayBack(
+        checkpoint=row,
+        runs=tuple(request.requester for request in page.requests if request.sequence == row.sequence),
+        moved=len(moves),
+        replay=sum(max(by, 0) for by in moves),
+    )
 
 
-def _way_back(one: _Usable, current: OffsetMap) -> WayBack:
-    moves = [current[p] - offset for p, offset in one.offsets.items() if p in current and current[p] != offset]
-    return WayBack(checkpoint=one.checkpoint, runs=one.runs, moved=len(moves), replay=sum(max(by, 0) for by in moves))
+class RegionCheckpoints(Handle):
+    """The checkpoints of a region: each one, what retention leaves of it, and Kafka beside it."""
+
+    def list(self, *, before: int | None = None, last: int | None = None) -> tuple[CheckpointSummary, ...]:
+        """Return checkpoints, the oldest first; what it costs depends on how many, not on how many there were.
+
+        Args:
+            before: only those of lower numbers; None: all.
+            last: only the newest N of these; None: all.
+        """
+        region = self.read()
+        number = None if before is None else CheckpointNumber(before)
+        return CheckpointSummary.of_page(region, region.archive.checkpoint_page(before=number, last=last))
+
+    def count(self) -> int:
+        """Return how many checkpoints the region has had, retired ones too."""
+        return self.read().archive.count()
+
+    def show(self, sequence: int) -> CheckpointView:
+        """Return one checkpoint with its offsets.
+
+        Raises:
+            UnknownCheckpoint: there is none of that sequence.
+        """
+        return CheckpointView.of(self.read(), CheckpointNumber(sequence))
+
+    def of_run(self, dag_id: str, run_id: str) -> CheckpointView:
+        """Return the newest complete current checkpoint that answered a request of a DAG run.
+
+        Raises:
+            UnknownCheckpoint: there is none.
+            CheckpointNotUsable: there are several, of different boundaries.
+        """
+        region = self.read()
+        return CheckpointView.of(region, plans.of_run(region, dag_id, run_id))
+
+    def number_of_run(self, dag_id: str, run_id: str) -> int:
+        """Return the number of the newest current checkpoint that a DAG run has, also where it is retired.
+
+        Raises:
+            UnknownCheckpoint: there is none.
+            CheckpointNotUsable: there are several, of different boundaries.
+        """
+        return plans.checkpoint_number_of_run(self.read(), dag_id, run_id)
+
+    def ways_back(self, newest: int) -> tuple[WayBack, ...]:
+        """Return the newest checkpoints that the region can go back to, and what each would mean, the newest first.
+
+        Args:
+            newest: how many, at most.
+
+        Raises:
+            CheckpointNotUsable: there is none; the message says whether retention is the reason.
+        """
+        return ways_back(self.read(), newest)
+
+    def pin(self, sequence: int, label: str = "pinned", reason: str = "") -> CheckpointView:
+        """Keep a checkpoint from retirement, under a label.
+
+        Raises:
+            UnknownCheckpoint: there is none of that sequence.
+            CheckpointNotUsable: it has no offsets to keep.
+            ConfigurationError: the label is empty, which would release it.
+        """
+        if not label:
+            raise ConfigurationError("a pin needs a label; `unpin` releases a checkpoint")
+        return self._pinned(sequence, label, reason)
+
+    def unpin(self, sequence: int) -> CheckpointView:
+        """Unpin a checkpoint; retention applies to it again.
+
+        Raises:
+            UnknownCheckpoint, CheckpointNotUsable: as for `pin`.
+        """
+        return self._pinned(sequence, "", "")
+
+    def retire(self) -> tuple[int, ...]:
+        """Forget the checkpoints that age and count retire, and return their sequences."""
+        counter = self.read().counter
+        self.store.handle(self.name, RetireCheckpoints())
+        gone: list[int] = []
+        while page := self.store.events(self.name, counter):
+            gone += [s for event in page if isinstance(event.body, CheckpointsRetired) for s in event.body.sequences]
+            counter = page[-1].number
+        return tuple(gone)
+
+    def compare(self, sequence: int) -> tuple[partitions.Comparison, ...]:
+        """Return a checkpoint beside what Kafka has, partition by partition.
+
+        Raises:
+            UnknownCheckpoint, CheckpointNotUsable: there is none of that sequence, or it has no offsets.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        return partitions.compare(self.read(), CheckpointNumber(sequence), self.clusters)
+
+    def repair(self, sequence: int) -> CheckpointView:
+        """Tell Kafka the restore point's offsets while its groups are empty, read back; see `partitions.repair`.
+
+        Raises:
+            CheckpointRefused: the checkpoint is not the restore point.
+            GroupNotEmpty: a group has a consumer; its members commit by themselves, at the latest with the next
+                checkpoint.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        number = CheckpointNumber(sequence)
+        return CheckpointView.of(partitions.repair(self.store, self.name, number, self.clusters), number)
+
+    def _pinned(self, sequence: int, label: str, reason: str) -> CheckpointView:
+        known = plans.require_checkpoint(self.read(), CheckpointNumber(sequence)).sequence
+        pin = PinCheckpoint(sequence=known, label=label, reason=reason)
+        return CheckpointView.of(self.store.handle(self.name, pin), known)

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from airflow_kcr.api.group_readers import GroupReaders, Names
+from airflow_kcr.api.group_readers import GroupReaders
 from airflow_kcr.api.validation import chosen_groups, participants
-from airflow_kcr.api.views import View
+from airflow_kcr.api.views import AnswerColumns, View
 from airflow_kcr.protocol.observations import MemberSeen
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicPartition
@@ -19,6 +19,10 @@ from airflow_kcr.store.regions import RegionStore
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember(View):
     """One member of a group as Kafka lists it."""
+
+    shown = AnswerColumns["DescribedMember"](
+        "member", "member_id", "client_id", "host", "instance_id", "partitions", "target"
+    )
 
     member: MemberId | None
     """Which member of the region it is; None: a foreign consumer."""
@@ -49,6 +53,8 @@ class DescribedMember(View):
 class DescribedGroup(View):
     """One group of a region as its coordinator describes it."""
 
+    shown = AnswerColumns["DescribedGroup"]("group", "type", "state", "assignor", "coordinator", "members")
+
     group: GroupId
     type: str
     """`classic`, `consumer`, or `share or streams`, which no consumer can join."""
@@ -63,7 +69,6 @@ def described(
     store: RegionStore,
     name: RegionName,
     readers: GroupReaders,
-    names: Names,
     groups: Collection[GroupId] | None = None,
 ) -> tuple[DescribedGroup, ...]:
     """Return a region's groups as Kafka describes them, changing nothing.
@@ -72,7 +77,6 @@ def described(
         store: where the region is.
         name: the region's.
         readers: how Kafka is reached.
-        names: how Kafka knows its members.
         groups: which of its groups; None: all.
 
     Raises:
@@ -82,15 +86,13 @@ def described(
     """
     region, _ = store.read(name)
     spec = stored_spec(region.spec.text)
-    return tuple(_described(region, spec, group, readers, names) for group in chosen_groups(region, groups))
+    return tuple(_described(region, spec, group, readers) for group in chosen_groups(region, groups))
 
 
-def _described(
-    region: StoredRegion, spec: RegionSpec, group: GroupId, readers: GroupReaders, names: Names
-) -> DescribedGroup:
+def _described(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: GroupReaders) -> DescribedGroup:
     with readers(spec, group) as cluster:
         seen, client = cluster.describe(group), cluster.client
-    known, rules = participants(region, group, names, client), region.rules.groups[group]
+    known, rules = participants(region, group, client), region.rules.groups[group]
     return DescribedGroup(
         group=group,
         type=seen.type,

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 from airflow_kcr.api.regions import Cluster, client_settings
 from airflow_kcr.protocol.observations import GroupSeen
 from airflow_kcr.protocol.timeouts import BrokerTimes
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicName
+from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.spec import RegionSpec
 
 
@@ -49,18 +49,6 @@ class GroupReader(Cluster, Protocol):
 
 GroupReaders: TypeAlias = Callable[[RegionSpec, GroupId], AbstractContextManager[GroupReader]]
 """Opens the cluster of one of a region's groups, for as long as the context lasts."""
-
-
-class Names(Protocol):
-    """How Kafka knows the members of a region: what their clients are configured with (`kafka.settings` is one)."""
-
-    def instance_id(self, region: RegionName, member: MemberId) -> str:
-        """Return a static member's `group.instance.id`."""
-        ...
-
-    def client_id(self, region: RegionName, member: MemberId, prefix: str = ...) -> str:
-        """Return a member's `client.id`; `prefix` is the user's own, if there is one."""
-        ...
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Final
 
-from airflow_kcr.api.group_readers import GroupReaders, Names
+from airflow_kcr.api.group_readers import GroupReaders
 from airflow_kcr.api.validation import Validation, report, validate
 from airflow_kcr.errors import KcrError
 from airflow_kcr.floods import unflooded
@@ -43,7 +43,6 @@ class GroupWatch:
         region: whose groups.
         groups: which of them.
         readers: how Kafka is reached.
-        names: how Kafka knows the members.
         newest_checkpoint: the newest number that a checkpoint or a reset has used, as this process sees it. Whether one
             is open would not do: an idle region's checkpoint is over between two polls.
     """
@@ -54,11 +53,10 @@ class GroupWatch:
         region: RegionName,
         groups: Collection[GroupId],
         readers: GroupReaders,
-        names: Names,
         newest_checkpoint: Callable[[], CheckpointNumber],
     ) -> None:
         self._store, self._region, self._groups = store, region, frozenset(groups)
-        self._readers, self._names, self._newest_checkpoint = readers, names, newest_checkpoint
+        self._readers, self._newest_checkpoint = readers, newest_checkpoint
         self._ending = threading.Event()
         self._said: frozenset[str] = frozenset()
         self._thread = threading.Thread(target=self._run, name=f"{region} groups", daemon=True)
@@ -83,7 +81,7 @@ class GroupWatch:
     def _poll(self) -> bool:
         """Poll once, and return whether a foreign consumer is in a group."""
         try:
-            found = validate(self._store, self._region, self._readers, self._names, self._groups)
+            found = validate(self._store, self._region, self._readers, self._groups)
             if found.is_news:
                 report(self._store, self._region, found)
         except KcrError as error:

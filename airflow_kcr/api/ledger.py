@@ -10,9 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, cast
 
-from airflow_kcr.api.columns import AnswerColumn, AnswerColumns, ShownTo
 from airflow_kcr.api.regions import record_named, require_groups
-from airflow_kcr.api.views import View, document_of, run_of
+from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View, document_of
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.accounting import Redelivery, redeliveries
@@ -49,6 +48,22 @@ class Fate(StrEnum):
 class RecordStart(View):
     """One time that a record was started."""
 
+    shown = AnswerColumns["RecordStart"](
+        ("batch", lambda s: s.batch.batch),
+        ("member_id", lambda s: s.batch.member),
+        ("incarnation", lambda s: s.batch.incarnation),
+        "process",
+        ("epoch", lambda s: s.batch.epoch),
+        ("timeline", lambda s: s.batch.timeline),
+        ("sequence", lambda s: s.batch.sequence),
+        ("started_at", lambda s: s.batch.started_at),
+        ("finished_at", lambda s: s.batch.finished_at),
+        "outcome",
+        ("cause", lambda s: s.cause or None),
+        "checkpoint",
+        ("runs", lambda s: [{"dag_id": run.dag_id, "run_id": run.run_id} for run in s.runs]),
+    )
+
     batch: Batch
     outcome: Outcome | None
     """Of the batch at this record: UNDONE where a reset went back to it or before; None: it still runs."""
@@ -65,29 +80,12 @@ class RecordStart(View):
     runs: tuple[Requester, ...]
     """The DAG runs that have asked for that checkpoint."""
 
-    def facts(self) -> Mapping[str, object]:
-        """Return it as in `ledger record`."""
-        of = self.batch
-        return {
-            "batch": of.batch,
-            "member_id": of.member,
-            "incarnation": of.incarnation,
-            "process": self.process,
-            "epoch": of.epoch,
-            "timeline": of.timeline,
-            "sequence": of.sequence,
-            "started_at": of.started_at,
-            "finished_at": of.finished_at,
-            "outcome": self.outcome,
-            "cause": self.cause or None,
-            "checkpoint": self.checkpoint,
-            "runs": [run_of(run) for run in self.runs],
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordView(View):
     """What became of one record in one group."""
+
+    shown = AnswerColumns["RecordView"](*OF_PARTITION, "offset", "fate", "starts")
 
     partition: GroupPartition
     offset: Offset
@@ -95,19 +93,24 @@ class RecordView(View):
     starts: tuple[RecordStart, ...]
     """Oldest first."""
 
-    def facts(self) -> Mapping[str, object]:
-        """Return it as in `ledger record`."""
-        return {
-            **self.partition._asdict(),
-            "offset": self.offset,
-            "fate": self.fate,
-            "starts": self.starts,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Repetition(View):
     """Offsets of one partition that a batch has started again."""
+
+    shown = AnswerColumns["Repetition"](
+        ("group", lambda r: r.redelivery.partition.group),
+        ("topic", lambda r: r.redelivery.partition.topic),
+        ("partition", lambda r: r.redelivery.partition.partition),
+        ("from_offset", lambda r: r.redelivery.range.from_),
+        ("to_offset", lambda r: r.redelivery.range.to),
+        *("offsets", "cause"),
+        ("epoch", lambda r: None if r.redelivery.reset is None else r.redelivery.reset.epoch),
+        ("detail", lambda r: "" if r.redelivery.reset is None else r.redelivery.reset.detail),
+        ("batch", lambda r: r.redelivery.batch),
+        ("earlier", lambda r: r.redelivery.earlier),
+        table=("group", "topic", "partition", "from_offset", "to_offset", "offsets", "cause", "epoch", "detail"),
+    )
 
     redelivery: Redelivery
 
@@ -121,26 +124,6 @@ class Repetition(View):
     def offsets(self) -> int:
         """How many."""
         return self.redelivery.range.width
-
-    def facts(self) -> Mapping[str, object]:
-        """Return it as in `ledger repeated`."""
-        return REPETITION.facts(self)
-
-
-REPETITION: Final = AnswerColumns[Repetition](
-    AnswerColumn("group", lambda r: r.redelivery.partition.group),
-    AnswerColumn("topic", lambda r: r.redelivery.partition.topic),
-    AnswerColumn("partition", lambda r: r.redelivery.partition.partition, is_number=True),
-    AnswerColumn("from_offset", lambda r: r.redelivery.range.from_, is_number=True),
-    AnswerColumn("to_offset", lambda r: r.redelivery.range.to, is_number=True),
-    AnswerColumn("offsets", lambda r: r.offsets, is_number=True),
-    AnswerColumn("cause", lambda r: r.cause),
-    AnswerColumn("epoch", lambda r: None if r.redelivery.reset is None else r.redelivery.reset.epoch, is_number=True),
-    AnswerColumn("detail", lambda r: "" if r.redelivery.reset is None else r.redelivery.reset.detail),
-    AnswerColumn("batch", lambda r: r.redelivery.batch, ShownTo.PROGRAMS),
-    AnswerColumn("earlier", lambda r: r.redelivery.earlier, ShownTo.PROGRAMS),
-)
-"""Offsets that were started again as in `ledger repeated`."""
 
 
 def record(store: RegionStore, name: RegionName, text: str, group: str | None) -> tuple[RecordView, ...]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
-from airflow_kcr.api.checkpoints import require_checkpoint, require_current
-from airflow_kcr.api.columns import AnswerColumn, AnswerColumns
 from airflow_kcr.api.regions import Clusters
 from airflow_kcr.api.validation import noted
-from airflow_kcr.api.views import View
+from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.log_checks import is_strange_commit, strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import lost_logs, timelines
+from airflow_kcr.protocol.region import lost_logs, plans, timelines
 from airflow_kcr.protocol.region.commands import ReportReadBack
 from airflow_kcr.protocol.region.rows import RestorePoint
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -41,6 +38,13 @@ from airflow_kcr.store.regions import RegionStore
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag(View):
     """How far one partition is behind. What is not known is None."""
+
+    shown = AnswerColumns["Lag"](
+        *OF_PARTITION,
+        *("position", "committed", "log_start", "log_end", "lag"),
+        ("member_id", lambda row: row.member),
+        "trouble",
+    )
 
     partition: GroupPartition
     position: int | None
@@ -81,25 +85,6 @@ class Lag(View):
         left = self.log_end - place
         return None if left < 0 and self.trouble else max(left, 0)
 
-    def facts(self) -> Mapping[str, object]:
-        """Return it as in `lag`."""
-        return LAG.facts(self)
-
-
-LAG: Final = AnswerColumns[Lag](
-    AnswerColumn("group", lambda row: row.partition.group),
-    AnswerColumn("topic", lambda row: row.partition.topic),
-    AnswerColumn("partition", lambda row: row.partition.partition, is_number=True),
-    AnswerColumn("position", lambda row: row.position, is_number=True),
-    AnswerColumn("committed", lambda row: row.committed, is_number=True),
-    AnswerColumn("log_start", lambda row: row.log_start, is_number=True),
-    AnswerColumn("log_end", lambda row: row.log_end, is_number=True),
-    AnswerColumn("lag", lambda row: row.lag, is_number=True),
-    AnswerColumn("member_id", lambda row: row.member),
-    AnswerColumn("trouble", lambda row: row.trouble),
-)
-"""A partition's lag as in `lag`."""
-
 
 class CommitFinding(StrEnum):
     """How a checkpoint's offset and Kafka go together, the worst first."""
@@ -130,6 +115,8 @@ class CommitFinding(StrEnum):
 class Comparison(View):
     """One partition of a checkpoint beside what Kafka has."""
 
+    shown = AnswerColumns["Comparison"](*OF_PARTITION, "offset", "committed", "log_start", "log_end", "finding")
+
     partition: GroupPartition
     offset: int
     """The checkpoint's."""
@@ -156,23 +143,6 @@ class Comparison(View):
         if self.committed == self.offset:
             return CommitFinding.EQUAL
         return CommitFinding.KAFKA_BEHIND if self.committed < self.offset else CommitFinding.KAFKA_AHEAD
-
-    def facts(self) -> Mapping[str, object]:
-        """Return it as in `checkpoint compare`."""
-        return COMPARISON.facts(self)
-
-
-COMPARISON: Final = AnswerColumns[Comparison](
-    AnswerColumn("group", lambda row: row.partition.group),
-    AnswerColumn("topic", lambda row: row.partition.topic),
-    AnswerColumn("partition", lambda row: row.partition.partition, is_number=True),
-    AnswerColumn("offset", lambda row: row.offset, is_number=True),
-    AnswerColumn("committed", lambda row: row.committed, is_number=True),
-    AnswerColumn("log_start", lambda row: row.log_start, is_number=True),
-    AnswerColumn("log_end", lambda row: row.log_end, is_number=True),
-    AnswerColumn("finding", lambda row: row.finding),
-)
-"""A partition as in `checkpoint compare`."""
 
 
 def lag(region: StoredRegion, clusters: Clusters, read: Callable[[], StoredRegion]) -> tuple[Lag, ...]:
@@ -242,7 +212,7 @@ def compare(region: StoredRegion, sequence: CheckpointNumber, clusters: Clusters
         UnknownCheckpoint: there is none of that sequence.
         CheckpointNotUsable: it has no offsets.
     """
-    row = require_checkpoint(region, sequence)
+    row = plans.require_checkpoint(region, sequence)
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one has offsets to compare")
     spec, offsets = stored_spec(region.spec.text), region.offsets_of(sequence) or EMPTY
@@ -313,7 +283,7 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
             "offsets when the "
             "region is started, or by applying its plan once more"
         )
-    row = require_current(region, sequence)
+    row = plans.require_current(region, sequence)
     if not is_restore_point(region, sequence):
         raise CheckpointRefused(
             f"checkpoint {sequence} is not the restore point of region {name}; Kafka is told no other checkpoint"

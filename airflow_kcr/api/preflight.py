@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow_kcr.api.group_readers import GroupReaders, Names
+from airflow_kcr.api.group_readers import GroupReaders
 from airflow_kcr.api.validation import Validation, report, validate
 from airflow_kcr.errors import ConfigurationError, CredentialsRefused, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.protocol.evidence import CheckVerdict
@@ -23,7 +23,6 @@ def preflight(
     name: RegionName,
     members: Collection[MemberId],
     readers: GroupReaders,
-    names: Names,
 ) -> Validation:
     """Check what members are about to join, and tell the store who else is in their groups.
 
@@ -34,7 +33,6 @@ def preflight(
         name: the region's.
         members: those that this process is going to host.
         readers: how Kafka is reached.
-        names: how Kafka knows the region's members.
 
     Raises:
         StoreError: the store can't be reached, or serves another schema.
@@ -50,7 +48,7 @@ def preflight(
     region, _ = store.read(name)
     for member in sorted(members):
         require_place(region, member)
-    found = validate(store, name, readers, names, {member.group for member in members})
+    found = validate(store, name, readers, {member.group for member in members})
     for question, error, verdicts in (
         # Who only looks is warned of rights that are enough for that. A member with them would wait for ever.
         (Question.RIGHTS, CredentialsRefused, {CheckVerdict.FAILED, CheckVerdict.WARNING}),

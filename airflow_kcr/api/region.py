@@ -3,54 +3,32 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_kcr import verbs
-from airflow_kcr.api import goals, ledger, partitions, reset_plans, reset_views, resets, specs
+from airflow_kcr import goals, verbs
+from airflow_kcr.api import ledger, partitions, specs, waiting
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
-    CheckpointSummary,
-    CheckpointView,
-    WayBack,
-    require_checkpoint,
-    ways_back,
+    RegionCheckpoints,
 )
-from airflow_kcr.api.goals import DEFAULT_TIMEOUT, Goal, OnProgress, Progress, silent
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.partitions import preview
 from airflow_kcr.api.regions import Clusters, connect, require_groups, store_url
-from airflow_kcr.api.reset_views import ResetView
+from airflow_kcr.api.resets import RegionResets
 from airflow_kcr.api.specs import Applied
 from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old, keep_of
 from airflow_kcr.api.views import RegionView
+from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, Progress, silent
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.region import plans
-from airflow_kcr.protocol.region.commands import (
-    DeleteRegion,
-    PinCheckpoint,
-    RecordResetAnswer,
-    RequestCheckpoint,
-    RetireCheckpoints,
-)
-from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
-from airflow_kcr.protocol.region.plans import Plan, checkpoint_number_of_run, of_run
-from airflow_kcr.protocol.region.rows import (
-    Checkpoint,
-    CheckpointPurpose,
-    CheckpointRequest,
-    Requester,
-    ResetAnswer,
-    ResetRequest,
-)
+from airflow_kcr.protocol.region import commands, rows
+from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import (
-    CheckpointNumber,
     EventNumber,
     GroupId,
     MemberId,
@@ -76,10 +54,14 @@ class Region:
     Args:
         name: the region's.
         store: the store's URL (absent: `KCR_STORE_URL`), or a store that the caller has opened and closes.
-        clusters: how Kafka is reached, by default over the settings of the spec; only `lag`, `compare`,
-            `require_topics` and `assignment` ask it anything, and `apply` where two regions have a group of one name,
-            or an address has changed.
+        clusters: how Kafka is reached, by default over the settings of the spec; only `lag`, `require_topics` and
+            `assignment` ask it anything, `resets`, `checkpoints.compare` and `checkpoints.repair`, and `apply` where
+            two regions have a group of one name, or an address has changed.
         requester: who acts, as the history will say.
+
+    Attributes:
+        checkpoints: its checkpoints, to list, show, pin, retire, compare with Kafka and repair there.
+        resets: its resets, to plan, apply and list.
 
     Raises:
         ConfigurationError: there is no store URL, or it can't be read; the name is none.
@@ -91,7 +73,7 @@ class Region:
         store: str | RegionStore | None = None,
         *,
         clusters: Clusters | None = None,
-        requester: Requester | None = None,
+        requester: rows.Requester | None = None,
     ) -> None:
         self.name = region_name(name)
         self._owned: PostgresTransactions | None = None
@@ -100,7 +82,9 @@ class Region:
         else:
             self._store = self._owned = connect(store_url(store))
         self._clusters = clusters or real_reader
-        self._requester = requester or Requester()
+        self._requester = requester or rows.Requester()
+        self.checkpoints = RegionCheckpoints(self._store, self.name, self._clusters, self._requester)
+        self.resets = RegionResets(self._store, self.name, self._clusters, self._requester)
 
     def close(self) -> None:
         """Close the connections that this handle has opened."""
@@ -161,7 +145,7 @@ class Region:
         return check_topics(region.rules, there)
 
     def ask(self, verb: verbs.Verb) -> None:
-        """Ask a verb of the region; `goals.STATES` has what to wait for then."""
+        """Ask a verb of the region; its `goal` is what to wait for then."""
         self._store.handle(self.name, verb.command(self._requester))
 
     def start(self) -> RegionView:
@@ -184,7 +168,7 @@ class Region:
         *,
         request_id: str | None = None,
         allow_inexact: bool = False,
-        purpose: CheckpointPurpose = CheckpointPurpose.DRAIN,
+        purpose: rows.CheckpointPurpose = rows.CheckpointPurpose.DRAIN,
     ) -> CheckpointRequestView:
         """Ask for a checkpoint, or find out where the request of a request id stands; the region continues afterwards.
 
@@ -208,8 +192,8 @@ class Region:
         *,
         request_id: str | None = None,
         allow_inexact: bool = False,
-        purpose: CheckpointPurpose = CheckpointPurpose.REQUEST,
-    ) -> CheckpointRequest:
+        purpose: rows.CheckpointPurpose = rows.CheckpointPurpose.REQUEST,
+    ) -> rows.CheckpointRequest:
         """Request as `drain` does, but return only the request: for callers that wait for it anyway.
 
         Args:
@@ -223,7 +207,7 @@ class Region:
         """
         return self._store.handle(
             self.name,
-            RequestCheckpoint(
+            commands.RequestCheckpoint(
                 request_id=RequestId(request_id or f"drain:{uuid.uuid4()}"),
                 boundary=None if until is None else checked_instant(until),
                 purpose=purpose,
@@ -240,7 +224,7 @@ class Region:
         """
         return CheckpointRequestView.of(self._read(), RequestId(request_id))
 
-    def answered(self, request_id: str) -> tuple[Checkpoint | None, Checkpoint | None]:
+    def answered(self, request_id: str) -> tuple[rows.Checkpoint | None, rows.Checkpoint | None]:
         """Return the checkpoint that answers a request, and the newest current one before it, both of one moment.
 
         A retired one counts as well; None: there is none.
@@ -266,12 +250,15 @@ class Region:
         Raises:
             RegionInState: it is not stopped, or a member still holds a lease.
         """
-        self._store.handle(self.name, DeleteRegion())
+        self._store.handle(self.name, commands.DeleteRegion())
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
     def wait_for(
-        self, goal: Goal | goals.Predicate, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
+        self,
+        goal: goals.Goal | waiting.Predicate,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        on_progress: OnProgress = silent,
     ) -> RegionView:
         """Wait until a goal is reached, such as `goals.RUNNING`, and return the region as it was then.
 
@@ -284,11 +271,11 @@ class Region:
             TimedOut: it was not reached in time; the message names who is missing.
             RefusedError: it can't be reached any more.
         """
-        if not isinstance(goal, Goal):
-            goal = Goal(what="to reach the caller's goal", is_reached=goal)
-        return RegionView.of(*goals.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
+        if not isinstance(goal, goals.Goal):
+            goal = waiting.CallersGoal(goal)
+        return RegionView.of(*waiting.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
 
-    def poll(self, goal: Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:
+    def poll(self, goal: goals.Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:
         """Return how far the region is from a goal, and the store's clock; None: it is reached. What is due is done.
 
         Args:
@@ -299,7 +286,7 @@ class Region:
             TimedOut: it was not in time, for any waiter; requesting it again may help.
             RefusedError: it can't be reached any more.
         """
-        return goals.poll(self._store, self.name, goal, patience)
+        return waiting.poll(self._store, self.name, goal, patience)
 
     def wait_for_checkpoint(
         self, request_id: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
@@ -311,253 +298,10 @@ class Region:
             CheckpointRefused: there will be none; the message says why.
         """
         self.checkpoint_request(request_id)
-        self.wait_for(goals.published(RequestId(request_id)), timeout, on_progress)
+        self.wait_for(goals.RequestPublished(request_id=RequestId(request_id)), timeout, on_progress)
         return self.checkpoint_request(request_id)
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-
-    def checkpoints(self, *, before: int | None = None, last: int | None = None) -> tuple[CheckpointSummary, ...]:
-        """Return checkpoints, the oldest first; what it costs depends on how many, not on how many there were.
-
-        Args:
-            before: only those of lower numbers; None: all.
-            last: only the newest N of these; None: all.
-        """
-        page = None if before is None else CheckpointNumber(before)
-        return CheckpointSummary.newest_of(self._read(), before=page, last=last)
-
-    def checkpoint_count(self) -> int:
-        """Return how many checkpoints the region has had, retired ones too."""
-        return self._read().archive.count()
-
-    def checkpoint(self, sequence: int) -> CheckpointView:
-        """Return one checkpoint with its offsets.
-
-        Raises:
-            UnknownCheckpoint: there is none of that sequence.
-        """
-        return CheckpointView.of(self._read(), CheckpointNumber(sequence))
-
-    def ways_back(self, newest: int) -> tuple[WayBack, ...]:
-        """Return the newest checkpoints that the region can go back to, and what each would mean, the newest first.
-
-        Args:
-            newest: how many, at most.
-
-        Raises:
-            CheckpointNotUsable: there is none.
-        """
-        return ways_back(self._read(), newest)
-
-    def checkpoint_of_run(self, dag_id: str, run_id: str) -> CheckpointView:
-        """Return the newest complete current checkpoint that answered a request of a DAG run.
-
-        Raises:
-            UnknownCheckpoint: there is none.
-            CheckpointNotUsable: there are several, of different boundaries.
-        """
-        region = self._read()
-        return CheckpointView.of(region, of_run(region, dag_id, run_id))
-
-    def checkpoint_number_of_run(self, dag_id: str, run_id: str) -> int:
-        """Return the number of the newest current checkpoint that a DAG run has, also where it is retired.
-
-        Raises:
-            UnknownCheckpoint: there is none.
-            CheckpointNotUsable: there are several, of different boundaries.
-        """
-        return checkpoint_number_of_run(self._read(), dag_id, run_id)
-
-    def repair_commit(self, sequence: int) -> CheckpointView:
-        """Tell Kafka the restore point's offsets while its groups are empty, read back; see `partitions.repair`.
-
-        Raises:
-            CheckpointRefused: the checkpoint is not the restore point.
-            GroupNotEmpty: a group has a consumer; its members commit by themselves, at the latest with the next
-                checkpoint.
-            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
-        """
-        return CheckpointView.of(
-            partitions.repair(self._store, self.name, CheckpointNumber(sequence), self._clusters),
-            CheckpointNumber(sequence),
-        )
-
-    def pin(self, sequence: int, label: str = "pinned", reason: str = "") -> CheckpointView:
-        """Keep a checkpoint from retirement, under a label.
-
-        Raises:
-            UnknownCheckpoint: there is none of that sequence.
-            CheckpointNotUsable: it has no offsets to keep.
-            ConfigurationError: the label is empty, which would release it.
-        """
-        if not label:
-            raise ConfigurationError("a pin needs a label; `unpin` releases a checkpoint")
-        return self._pinned(sequence, label, reason)
-
-    def unpin(self, sequence: int) -> CheckpointView:
-        """Unpin a checkpoint; retention applies to it again.
-
-        Raises:
-            UnknownCheckpoint, CheckpointNotUsable: as for `pin`.
-        """
-        return self._pinned(sequence, "", "")
-
-    def retire(self) -> tuple[int, ...]:
-        """Forget the checkpoints that age and count retire, and return their sequences."""
-        counter = self._read().counter
-        self._store.handle(self.name, RetireCheckpoints())
-        gone: list[int] = []
-        while page := self._store.events(self.name, counter):
-            gone += [s for event in page if isinstance(event.body, CheckpointsRetired) for s in event.body.sequences]
-            counter = page[-1].number
-        return tuple(gone)
-
-    # -- resets --------------------------------------------------------------------------------------------------
-
-    def plan_reset(self, request: ResetRequest, *, request_id: str = "", requester: Requester | None = None) -> Plan:
-        """Return what a reset would do if it were applied now; changes nothing.
-
-        Args:
-            request: where to, for which partitions.
-            request_id: the plan's name, under which it is applied once; absent: a new one.
-            requester: who chose the target, and why, if not the requester that the region was opened with.
-
-        Raises:
-            InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied.
-            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
-        """
-        who = requester or self._requester
-        return resets.plan(self._store, self.name, request, self._clusters, request_id=request_id, requester=who)
-
-    def require_fresh(self, plan: Plan) -> None:
-        """Refuse a plan that `apply_reset` would find stale.
-
-        Args:
-            plan: as it was made, or read from its JSON.
-
-        Raises:
-            StalePlan: the region is another one, or has another epoch, or other partitions, than when it was made.
-        """
-        plans.require_fresh(self._read(), plan)
-
-    def apply_reset(
-        self,
-        plan: Plan,
-        reason: str,
-        *,
-        forced: bool = False,
-        consent_upsert: bool = False,
-        requester: Requester | None = None,
-        approved_digest: str = "",
-    ) -> ResetView:
-        """Apply a plan, once; with members its reset is then on its way, `wait_for_reset` waits for it.
-
-        Args:
-            plan: as it was made, or read from its JSON.
-            reason: why, for the history; not empty.
-            forced: without a drain, from the last done positions: the only way from a halted or starting region.
-            consent_upsert: tables of sinks of mode `upsert` keep no history; what was replaced in them stays so until
-                the replay has passed the present position, and that is acceptable.
-            requester: who asks, if not the requester that the region was opened with.
-            approved_digest: of the plan that the store must have an approval of, whose approver and reason are then in
-                the history; empty: none is needed.
-
-        Raises:
-            StalePlan: it was made under another epoch.
-            ResetNotApproved: the store has no approval of exactly this plan.
-            UpsertNeedsConsent: it goes back behind such a table, and `consent_upsert` was not given.
-            RegionInState, CheckpointNotUsable, GroupNotEmpty: see `resets.apply`.
-            ConfigurationError: there is no reason, or the plan is another region's.
-        """
-        if not reason.strip():
-            raise ConfigurationError("a reset needs a reason: it is what others will find in the history")
-        asked_by = replace(requester or self._requester, reason=reason.strip())
-        request = replace(
-            plan.request,
-            forced=plan.request.forced or forced,
-            consent_upsert=plan.request.consent_upsert or consent_upsert,
-        )
-        return resets.apply(
-            self._store,
-            self.name,
-            replace(plan, request=request),
-            asked_by,
-            self._clusters,
-            approved_digest=approved_digest,
-        )
-
-    def record_reset_answer(self, answer: ResetAnswer) -> None:
-        """Record what a person has answered about a reset; only for who knows it from where it was answered."""
-        self._store.handle(self.name, RecordResetAnswer(answer=answer))
-
-    def reset_choosers(self, run: str) -> set[str]:
-        """Return who has chosen a reset's checkpoint in a DAG run."""
-        return {one.who for one in self._read().reset_answers if one.request_id == run and not one.digest}
-
-    def applied_reset(self, plan: str) -> ResetView | None:
-        """Return where the reset of a plan stands; None: the plan was not applied."""
-        region = self._read()
-        known = region.person_reset_of(RequestId(plan))
-        return None if known is None else reset_views.of_plan(region, known.request_id)
-
-    def wait_for_reset(
-        self, plan: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
-    ) -> ResetView:
-        """Wait until the reset of a plan is done, and return it.
-
-        Raises:
-            ResetFailed: it could not be carried out; the message says why.
-            TimedOut: it was not done in time; the message names who is missing.
-        """
-        self.wait_for(goals.reset_done(RequestId(plan)), timeout, on_progress)
-        return reset_views.of_plan(self._read(), RequestId(plan))
-
-    def resets(self, *, before: int | None = None, last: int | None = None) -> tuple[ResetView, ...]:
-        """Return resets, automatic ones too, oldest first, with what each made to be processed again.
-
-        What it costs depends on how many, not on how many there were, nor on how many batches.
-
-        Args:
-            before: only those before the one of this number, as in its id; None: all.
-            last: the newest N of these that began, and at most N that were requested between them and never began;
-                None: all.
-        """
-        return reset_views.counted_page(self._store, self.name, before=before, last=last)
-
-    def reset(self, reset_id: str) -> ResetView:
-        """Return one reset, by its id, its sequence or the name of its plan.
-
-        Raises:
-            UnknownReset: there is none.
-        """
-        region = self._read()
-        return reset_views.counted(self._store, region, reset_views.found(region, reset_id))
-
-    def reset_request(
-        self,
-        option: str,
-        value: str | None = None,
-        *,
-        groups: Iterable[str] = (),
-        topics: Iterable[str] = (),
-        skip: Iterable[str] = (),
-        timezone: str = "",
-    ) -> ResetRequest:
-        """Return what the options of `kcr reset plan` ask for; see `reset_plans.requested`."""
-        return reset_plans.requested(
-            self._read(), option, value, groups=groups, topics=topics, skip=skip, timezone=timezone
-        )
-
     # -- beside Kafka --------------------------------------------------------------------------------------------
-
-    def compare(self, sequence: int) -> tuple[partitions.Comparison, ...]:
-        """Return a checkpoint beside what Kafka has, partition by partition.
-
-        Raises:
-            UnknownCheckpoint, CheckpointNotUsable: there is none of that sequence, or it has no offsets.
-            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
-        """
-        return partitions.compare(self._read(), CheckpointNumber(sequence), self._clusters)
 
     def lag(self) -> tuple[partitions.Lag, ...]:
         """Return how far every partition is behind the end of its log, in offsets: at most as many records.
@@ -660,12 +404,6 @@ class Region:
 
     def _read(self) -> StoredRegion:
         return self._store.read(self.name)[0]
-
-    def _pinned(self, sequence: int, label: str, reason: str) -> CheckpointView:
-        known = require_checkpoint(self._read(), CheckpointNumber(sequence)).sequence
-        return CheckpointView.of(
-            self._store.handle(self.name, PinCheckpoint(sequence=known, label=label, reason=reason)), known
-        )
 
     def _own(self, spec: RegionSpec) -> RegionSpec:
         if spec.region != self.name:

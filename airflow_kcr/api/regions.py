@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from sqlalchemy.engine import URL, make_url
@@ -20,8 +21,9 @@ from airflow_kcr.api.views import RegionSummary
 from airflow_kcr.errors import ConfigurationError, KcrError, UnknownRegion
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RegionName, TopicName, TopicPartition
 from airflow_kcr.settings import connection_settings, resolve_environment
 from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.postgres import PostgresTransactions
@@ -70,6 +72,20 @@ class Cluster(Protocol):
 
 Clusters: TypeAlias = Callable[[RegionSpec, GroupId], AbstractContextManager[Cluster]]
 """Opens the cluster of one of a region's groups, for as long as the context lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """One region of a store, by its name: where it is, how Kafka is reached, and who acts."""
+
+    store: RegionStore
+    name: RegionName
+    clusters: Clusters
+    requester: Requester
+
+    def read(self) -> Region:
+        """Return the region as stored."""
+        return self.store.read(self.name)[0]
 
 
 def client_settings(spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ) -> Mapping[str, str]:

@@ -10,44 +10,11 @@ from pendulum.tz.exceptions import AmbiguousTime, NonExistingTime
 from airflow_kcr.api.regions import record_named
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange
 from airflow_kcr.protocol.offsets import OffsetMap, read_offsets
-from airflow_kcr.protocol.region.rows import ResetRequest
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import FromFile, Target, ToDatetime, parse_target
 from airflow_kcr.protocol.values import GroupPartition, Offset, checked_instant, parse_instant
 from airflow_kcr.schedules import zone_named
-
-
-def requested(
-    region: StoredRegion,
-    option: str,
-    value: str | None,
-    *,
-    groups: Iterable[str] = (),
-    topics: Iterable[str] = (),
-    skip: Iterable[str] = (),
-    timezone: str = "",
-) -> ResetRequest:
-    """Return what the options of `kcr reset plan` ask for.
-
-    Args:
-        region: as it was read.
-        option: the target's, without its dashes.
-        value: the value of that option, and of `from-file` the text of the file; None: it has none.
-        groups: the values of `--group`.
-        topics: the values of `--topic`.
-        skip: the values of `--skip`.
-        timezone: of a `to-datetime` without a zone.
-
-    Raises:
-        InvalidTarget, InvalidOffsetsFile, ConfigurationError: one of them can't be read.
-    """
-    scope = parse_scope(groups, topics)
-    if option == FromFile.option and value is not None:
-        target: Target = from_file(region, value, scope)
-    else:
-        target = read_target(option, value, timezone)
-    return ResetRequest(target=target, scope=scope, skip=skipped(region, skip, scope))
 
 
 def read_target(option: str, value: str | None, timezone: str = "") -> Target:

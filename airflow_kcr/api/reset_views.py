@@ -7,13 +7,12 @@ region and the sequence of the first attempt; a person's is found by the name of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Columns
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.api.views import View
+from airflow_kcr.api.views import AnswerColumns, View
 from airflow_kcr.errors import ConfigurationError, UnknownReset
 from airflow_kcr.protocol.region.archive import ATTEMPTS, ResetPage
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, ResetAttempt, ResetState
@@ -26,9 +25,41 @@ AUTOMATIC = Requester()
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
+ATTEMPT: Final = AnswerColumns[ResetAttempt](
+    "attempt", "epoch", "sequence", "cause", "state", "started_at", "done_at", "detail"
+)
+"""An attempt of a reset."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetView(View):
     """One reset: a person's, or an automatic one."""
+
+    shown = AnswerColumns["ResetView"](
+        ("id", lambda r: r.reset_id),
+        "region",
+        ("plan", lambda r: r.plan or None),
+        *("state", "cause", "target"),
+        ("scope", lambda r: None if r.asked is None else r.asked.scope),
+        ("forced", lambda r: r.asked is not None and r.asked.forced),
+        ("consent_upsert", lambda r: r.asked is not None and r.asked.consent_upsert),
+        ("skip", lambda r: [] if r.asked is None else [(*p, o) for p, o in r.asked.skip.items()]),
+        ("who", lambda r: r.requester.who or None),
+        ("dag_id", lambda r: r.requester.dag_id or None),
+        ("run_id", lambda r: r.requester.run_id or None),
+        ("reason", lambda r: r.requester.reason or None),
+        "asked_at",
+        ("started_at", lambda r: r.attempts[0].started_at if r.attempts else None),
+        "finished_at",
+        ("timeline", lambda r: r.attempts[-1].timeline if r.attempts else None),
+        ("epoch", lambda r: r.attempts[-1].epoch if r.attempts else None),
+        ("attempts", lambda r: [ATTEMPT.facts(one, ATTEMPT.data) for one in r.attempts]),
+        "undone",
+        ("rewound", lambda r: None if r.counted is None else r.counted.rewound),
+        ("replayed", lambda r: None if r.counted is None else r.counted.replayed),
+        ("failure", lambda r: None if r.asked is None else r.asked.failure or None),
+        table=("id", "state", "cause", "target", "who", "reason", "asked_at", "attempts", "replayed"),
+    )
 
     region: str
     attempts: tuple[ResetAttempt, ...]
@@ -85,49 +116,6 @@ class ResetView(View):
         """When it was done, failed or superseded."""
         return self.attempts[-1].done_at if self.asked is None else self.asked.finished_at
 
-    def facts(self) -> Mapping[str, object]:
-        """Return the reset as in `reset show` and `reset list`."""
-        asked, who = self.asked, self.requester
-        return {
-            "id": self.reset_id,
-            "region": self.region,
-            "plan": self.plan or None,
-            "state": self.state,
-            "cause": self.cause,
-            "target": self.target,
-            "scope": None if asked is None else asked.scope,
-            "forced": asked is not None and asked.forced,
-            "consent_upsert": asked is not None and asked.consent_upsert,
-            "skip": [] if asked is None else [(*p, o) for p, o in asked.skip.items()],
-            "who": who.who or None,
-            "dag_id": who.dag_id or None,
-            "run_id": who.run_id or None,
-            "reason": who.reason or None,
-            "asked_at": self.asked_at,
-            "started_at": self.attempts[0].started_at if self.attempts else None,
-            "finished_at": self.finished_at,
-            "timeline": self.attempts[-1].timeline if self.attempts else None,
-            "epoch": self.attempts[-1].epoch if self.attempts else None,
-            "attempts": [_attempt(attempt) for attempt in self.attempts],
-            "undone": self.undone,
-            "rewound": None if self.counted is None else self.counted.rewound,
-            "replayed": None if self.counted is None else self.counted.replayed,
-            "failure": (asked.failure or None) if asked is not None else None,
-        }
-
-
-def _attempt(row: ResetAttempt) -> dict[str, object]:
-    return {
-        "attempt": row.attempt,
-        "epoch": row.epoch,
-        "sequence": row.sequence,
-        "cause": row.cause,
-        "state": row.state,
-        "started_at": row.started_at,
-        "done_at": row.done_at,
-        "detail": row.detail,
-    }
-
 
 def of_plan(region: StoredRegion, request_id: RequestId) -> ResetView:
     """Return where the reset of a plan stands.
@@ -142,49 +130,13 @@ def of_plan(region: StoredRegion, request_id: RequestId) -> ResetView:
     return _view(region, () if first is None else _attempts(region, first), asked)
 
 
-def counted_page(
-    store: RegionStore, name: RegionName, *, before: int | None, last: int | None
-) -> tuple[ResetView, ...]:
-    """Return resets of a region with what each made to be processed again, the oldest first.
-
-    What it costs depends on how many there are, not on how many there were.
-
-    Args:
-        store: where the region is.
-        name: the region's.
-        before: only those that were asked for, or began by themselves, before one burned this number; None: all.
-        last: the newest N of these that began, and at most N that were requested between them and never began; None:
-            all.
-    """
-    rows = store.reset_page(name, before=_number(before), last=last)
-    return _counted(store, name, of_page(name, rows, last), rows.following)
-
-
-def counted(store: RegionStore, region: StoredRegion, view: ResetView) -> ResetView:
-    """Return a reset with what it made to be processed again.
-
-    Args:
-        store: where the region is.
-        region: as stored.
-        view: one of its resets.
-    """
-    following: tuple[ResetAttempt, ...] = ()
-    if view.attempts and view.attempts[-1].epoch < region.epoch:
-        following = region.archive.resets_from(CheckpointNumber(view.attempts[-1].sequence + 1), ATTEMPTS)
-    return _counted(store, region.name, (view,), following)[0]
-
-
-def _number(before: int | None) -> CheckpointNumber | None:
-    return None if before is None else CheckpointNumber(before)
-
-
 def of_page(name: RegionName, rows: ResetPage, last: int | None) -> tuple[ResetView, ...]:
     """Return the resets of a page of the archive, the oldest first.
 
     Args:
         name: the region's.
         rows: the page.
-        last: as of `counted_page`.
+        last: as of `RegionResets.list`.
     """
     chains = _chains(rows.resets)
     is_whole = last is None or len(rows.resets) <= last * ATTEMPTS
@@ -204,7 +156,7 @@ def of_page(name: RegionName, rows: ResetPage, last: int | None) -> tuple[ResetV
     return tuple(sorted(views, key=lambda view: view.asked_at))
 
 
-def _counted(
+def counted(
     store: RegionStore, name: RegionName, views: tuple[ResetView, ...], following: tuple[ResetAttempt, ...]
 ) -> tuple[ResetView, ...]:
     """Return resets with what each made to be processed again; the one after them says how far it was caught up."""
@@ -301,6 +253,6 @@ def _attempts(region: StoredRegion, one: ResetAttempt) -> tuple[ResetAttempt, ..
     return tuple(known)
 
 
-def _asked(attempts: Columns[ResetAttempt], asked: Mapping[RequestId, PersonReset]) -> PersonReset | None:
+def _asked(attempts: Sequence[ResetAttempt], asked: Mapping[RequestId, PersonReset]) -> PersonReset | None:
     request_id = attempts[0].person
     return None if request_id is None else asked.get(request_id)

@@ -7,30 +7,40 @@ longer has is better refused before the drain than after it; then the store deci
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
+from airflow_kcr.api import reset_plans, reset_views, waiting
 from airflow_kcr.api.checkpoints import reach_of
-from airflow_kcr.api.regions import Clusters
-from airflow_kcr.api.reset_views import ResetView, of_plan
+from airflow_kcr.api.regions import Clusters, Handle
+from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, GroupNotEmpty, InvalidTarget, KcrError
+from airflow_kcr.goals import ResetFinished
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
-from airflow_kcr.protocol.region.commands import ApplyReset
+from airflow_kcr.protocol.region.archive import ATTEMPTS
+from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer
 from airflow_kcr.protocol.region.plans import Plan
-from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester, ResetRequest
+from airflow_kcr.protocol.region.rows import (
+    PersonReset,
+    PersonResetState,
+    RegionState,
+    Requester,
+    ResetAnswer,
+    ResetAttempt,
+    ResetRequest,
+)
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.targets import ByDuration, Needs
-from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId, few
+from airflow_kcr.protocol.scopes import parse_scope
+from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs, Target
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, RequestId, few
 from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.runtime.positions import bounds_and_times
 from airflow_kcr.spec import stored_spec
-from airflow_kcr.store.regions import RegionStore, uncollected
-
-NOBODY: Final = Requester()
+from airflow_kcr.store.regions import uncollected
 
 WITHOUT_WHAT_IS_LOST: Final = (
     "choose a later checkpoint, or go on without what the log has lost: plan the same with -o csv, and then that file "
@@ -49,83 +59,179 @@ def way_out(plan: Plan) -> str:
     return IN_THE_NEW_LOG if any(line.recreated for line in plan.unreachable) else WITHOUT_WHAT_IS_LOST
 
 
-def plan(
-    store: RegionStore,
-    name: RegionName,
-    request: ResetRequest,
-    clusters: Clusters,
-    *,
-    request_id: str = "",
-    requester: Requester = NOBODY,
-) -> Plan:
-    """Return what a reset would do if it were applied now; changes nothing.
+class RegionResets(Handle):
+    """The resets of a region: what each would do, applying it, and what became of it."""
 
-    Args:
-        store: where the region is.
-        name: the region's.
-        request: what is asked for.
-        clusters: how Kafka is reached; asked only for what the target needs.
-        request_id: the plan's name; absent: a new one, with the region before it.
-        requester: who chose the target, and why.
+    def request(
+        self,
+        option: str,
+        value: str | None = None,
+        *,
+        groups: Iterable[str] = (),
+        topics: Iterable[str] = (),
+        skip: Iterable[str] = (),
+        timezone: str = "",
+    ) -> ResetRequest:
+        """Return what the options of `kcr reset plan` ask for.
 
-    Raises:
-        InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied.
-        BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
-    """
-    region, now = store.read(name)
-    found, _ = _planned(region, now, RequestId(request_id or f"{name}/{uuid.uuid4().hex[:12]}"), request, clusters)
-    named = plans.target_checkpoint(region, request)
-    soon = None if named is None or found.unreachable else reach_of(region, named).overtaken_at
-    return replace(found, requester=requester, overtaken_at=soon)
+        Args:
+            option: the target's, without its dashes.
+            value: the value of that option, and of `from-file` the text of the file; None: it has none.
+            groups: the values of `--group`.
+            topics: the values of `--topic`.
+            skip: the values of `--skip`.
+            timezone: of a `to-datetime` without a zone.
 
+        Raises:
+            InvalidTarget, InvalidOffsetsFile, ConfigurationError: one of them can't be read.
+        """
+        region, scope = self.read(), parse_scope(groups, topics)
+        if option == FromFile.option and value is not None:
+            target: Target = reset_plans.from_file(region, value, scope)
+        else:
+            target = reset_plans.read_target(option, value, timezone)
+        return ResetRequest(target=target, scope=scope, skip=reset_plans.skipped(region, skip, scope))
 
-def apply(
-    store: RegionStore,
-    name: RegionName,
-    approved: Plan,
-    requester: Requester,
-    clusters: Clusters,
-    *,
-    approved_digest: str = "",
-) -> ResetView:
-    """Apply a plan and return where its reset stands: with members on its way, in a stopped region done.
+    def plan(self, request: ResetRequest, *, request_id: str = "", requester: Requester | None = None) -> Plan:
+        """Return what a reset would do if it were applied now; changes nothing.
 
-    A plan that was applied already is found again, and not applied twice; if its region is still stopped, its offsets
-    are committed to Kafka again.
+        Args:
+            request: where to, for which partitions.
+            request_id: the plan's name, under which it is applied once; absent: a new one, with the region before it.
+            requester: who chose the target, and why, if not the requester that the region was opened with.
 
-    Args:
-        store: where the region is.
-        name: the region's.
-        approved: the plan; its partitions are ignored, its request is resolved again.
-        requester: who asks, and why.
-        clusters: how Kafka is reached.
-        approved_digest: of the plan that the store must have an approval of; empty: none is needed.
+        Raises:
+            InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        region, now = self.store.read(self.name)
+        name = RequestId(request_id or f"{self.name}/{uuid.uuid4().hex[:12]}")
+        found, _ = _planned(region, now, name, request, self.clusters)
+        named = plans.target_checkpoint(region, request)
+        soon = None if named is None or found.unreachable else reach_of(region, named).overtaken_at
+        return replace(found, requester=requester or self.requester, overtaken_at=soon)
 
-    Raises:
-        StalePlan: the plan was made under another epoch, or the region was declared again, or has other partitions.
-        ResetNotApproved: the store has no approval of exactly this plan.
-        ConfigurationError: it is of another region, or its name was used for another request.
-        CheckpointNotUsable: the log no longer has an offset that the target remembers; nothing was changed.
-        RegionInState: the region can't drain; the message says what can be done.
-        UpsertNeedsConsent: it would go back behind a table that can't be restored; nothing was changed.
-        GroupNotEmpty: the region is stopped, and one of its groups has a consumer; nothing was changed, unless the
-            message says what was.
-        BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
-    """
-    if approved.region != name:
-        raise ConfigurationError(f"the plan is of region {approved.region}, this is {name}")
-    region, now = store.read(name)
-    known = region.person_reset_of(approved.plan)
-    if known is None:
-        command = _resolved(region, now, approved, requester, clusters)
-        store.handle(name, replace(command, approved_digest=approved_digest))
-        region, _ = store.read(name)
-        known = region.person_reset_of(approved.plan)
-    else:
-        _require_same(known, approved.request)
-    if known is not None and is_told_from_outside(region, known):
-        tell_kafka(region, clusters)
-    return of_plan(region, approved.plan)
+    def require_fresh(self, plan: Plan) -> None:
+        """Refuse a plan that `apply` would find stale.
+
+        Raises:
+            StalePlan: the region is another one, or has another epoch, or other partitions, than when it was made.
+        """
+        plans.require_fresh(self.read(), plan)
+
+    def apply(
+        self,
+        plan: Plan,
+        reason: str,
+        *,
+        forced: bool = False,
+        consent_upsert: bool = False,
+        requester: Requester | None = None,
+        approved_digest: str = "",
+    ) -> ResetView:
+        """Apply a plan, once, and return where its reset stands: with members on its way, in a stopped region done.
+
+        A plan that was applied already is found again, and not applied twice; if its region is still stopped, its
+        offsets are committed to Kafka again.
+
+        Args:
+            plan: as it was made, or read from its JSON; its partitions are ignored, its request is resolved again.
+            reason: why, for the history; not empty.
+            forced: without a drain, from the last done positions: the only way from a halted or starting region.
+            consent_upsert: tables of sinks of mode `upsert` keep no history; what was replaced in them stays so until
+                the replay has passed the present position, and that is acceptable.
+            requester: who asks, if not the requester that the region was opened with.
+            approved_digest: of the plan that the store must have an approval of, whose approver and reason are then in
+                the history; empty: none is needed.
+
+        Raises:
+            StalePlan: the plan was made under another epoch, or the region was declared again, or has other partitions.
+            ResetNotApproved: the store has no approval of exactly this plan.
+            ConfigurationError: there is no reason, it is of another region, or its name was used for another request.
+            CheckpointNotUsable: the log no longer has an offset that the target remembers; nothing was changed.
+            RegionInState: the region can't drain; the message says what can be done.
+            UpsertNeedsConsent: it would go back behind a table that can't be restored; nothing was changed.
+            GroupNotEmpty: the region is stopped, and one of its groups has a consumer; nothing was changed, unless the
+                message says what was.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        if not reason.strip():
+            raise ConfigurationError("a reset needs a reason: it is what others will find in the history")
+        if plan.region != self.name:
+            raise ConfigurationError(f"the plan is of region {plan.region}, this is {self.name}")
+        request = replace(
+            plan.request,
+            forced=plan.request.forced or forced,
+            consent_upsert=plan.request.consent_upsert or consent_upsert,
+        )
+        region, now = self.store.read(self.name)
+        known = region.person_reset_of(plan.plan)
+        if known is None:
+            asked_by = replace(requester or self.requester, reason=reason.strip())
+            command = _resolved(region, now, replace(plan, request=request), asked_by, self.clusters)
+            self.store.handle(self.name, replace(command, approved_digest=approved_digest))
+            region = self.read()
+            known = region.person_reset_of(plan.plan)
+        else:
+            _require_same(known, request)
+        if known is not None and is_told_from_outside(region, known):
+            tell_kafka(region, self.clusters)
+        return reset_views.of_plan(region, plan.plan)
+
+    def record_answer(self, answer: ResetAnswer) -> None:
+        """Record what a person has answered about a reset; only for who knows it from where it was answered."""
+        self.store.handle(self.name, RecordResetAnswer(answer=answer))
+
+    def choosers(self, run: str) -> set[str]:
+        """Return who has chosen a reset's checkpoint in a DAG run."""
+        return {one.who for one in self.read().reset_answers if one.request_id == run and not one.digest}
+
+    def applied(self, plan: str) -> ResetView | None:
+        """Return where the reset of a plan stands; None: the plan was not applied."""
+        region = self.read()
+        known = region.person_reset_of(RequestId(plan))
+        return None if known is None else reset_views.of_plan(region, known.request_id)
+
+    def wait_for(
+        self, plan: str, timeout: timedelta = waiting.DEFAULT_TIMEOUT, on_progress: waiting.OnProgress = waiting.silent
+    ) -> ResetView:
+        """Wait until the reset of a plan is done, and return it.
+
+        Raises:
+            ResetFailed: it could not be carried out; the message says why.
+            TimedOut: it was not done in time; the message names who is missing.
+        """
+        goal = ResetFinished(request_id=RequestId(plan))
+        region, _ = waiting.wait_for(self.store, self.name, goal, timeout=timeout, on_progress=on_progress)
+        return reset_views.of_plan(region, RequestId(plan))
+
+    def list(self, *, before: int | None = None, last: int | None = None) -> tuple[ResetView, ...]:
+        """Return resets, automatic ones too, oldest first, with what each made to be processed again.
+
+        What it costs depends on how many, not on how many there were, nor on how many batches.
+
+        Args:
+            before: only those that were asked for, or began by themselves, before the one of this number, as in its
+                id; None: all.
+            last: the newest N of these that began, and at most N that were requested between them and never began;
+                None: all.
+        """
+        number = None if before is None else CheckpointNumber(before)
+        rows = self.store.reset_page(self.name, before=number, last=last)
+        return reset_views.counted(self.store, self.name, reset_views.of_page(self.name, rows, last), rows.following)
+
+    def show(self, reset_id: str) -> ResetView:
+        """Return one reset, by its id, its sequence or the name of its plan.
+
+        Raises:
+            UnknownReset: there is none.
+        """
+        region = self.read()
+        view = reset_views.found(region, reset_id)
+        following: tuple[ResetAttempt, ...] = ()
+        if view.attempts and view.attempts[-1].epoch < region.epoch:
+            following = region.archive.resets_from(CheckpointNumber(view.attempts[-1].sequence + 1), ATTEMPTS)
+        return reset_views.counted(self.store, self.name, (view,), following)[0]
 
 
 def _resolved(

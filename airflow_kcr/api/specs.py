@@ -17,7 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from airflow_kcr.api.regions import Clusters
-from airflow_kcr.api.views import View
+from airflow_kcr.api.views import AnswerColumns, View
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, RegionExists, UnknownRegion
 from airflow_kcr.protocol.region import lost_logs as placed
 from airflow_kcr.protocol.region.commands import ChangeSpec, DeclareRegion, Reconcile, ReportClusters
@@ -50,18 +50,15 @@ class Change(StrEnum):
 class Applied(View):
     """What applying a spec does, or did."""
 
+    shown = AnswerColumns["Applied"](
+        *("region", "change"),
+        ("differences", lambda a: [{"field": d.path, "takes_effect": d.takes_effect} for d in a.differences]),
+    )
+
     region: str
     change: Change
     differences: tuple[Difference, ...] = ()
     """Every field that differs from what is in force, with when it counts."""
-
-    def facts(self) -> Mapping[str, object]:
-        """Return it as in `region apply`."""
-        return {
-            "region": self.region,
-            "change": self.change,
-            "differences": [{"field": d.path, "takes_effect": d.takes_effect} for d in self.differences],
-        }
 
 
 def compared(store: RegionStore, spec: RegionSpec, clusters: Clusters) -> Applied:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from airflow_kcr.api.group_readers import GroupReaders, Names
+from airflow_kcr.api.group_readers import GroupReaders
 from airflow_kcr.api.regions import Cluster, require_groups
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused
 from airflow_kcr.ports import CommittedOffset
@@ -63,7 +63,6 @@ def validate(
     store: Readable,
     name: RegionName,
     readers: GroupReaders,
-    names: Names,
     groups: Collection[GroupId] | None = None,
 ) -> Validation:
     """Check a region's groups, changing nothing.
@@ -72,7 +71,6 @@ def validate(
         store: where the region is.
         name: the region's.
         readers: how Kafka is reached.
-        names: how Kafka knows its members.
         groups: which of its groups; None: all.
 
     Raises:
@@ -84,7 +82,7 @@ def validate(
     spec = stored_spec(region.spec.text)
     known = replace(store.seen(name), linger=spec.batch.linger)
     before = liveness.missed_before(region, now, known)
-    found = [gather(region, now, spec, group, readers, names, before) for group in chosen_groups(region, groups)]
+    found = [gather(region, now, spec, group, readers, before) for group in chosen_groups(region, groups)]
     # The region is read again: what has changed meanwhile would otherwise be held against it.
     region, now = store.read(name)
     found = [replace(evidence, region=region, now=now, seen=known) for evidence in found]
@@ -105,7 +103,6 @@ def gather(
     spec: RegionSpec,
     group: GroupId,
     readers: GroupReaders,
-    names: Names,
     missed_before: datetime | None = None,
 ) -> Evidence:
     """Return what Kafka says about one group; a call that is refused or unanswered is noted, the others continue.
@@ -116,7 +113,6 @@ def gather(
         spec: its spec.
         group: one of its groups.
         readers: how Kafka is reached.
-        names: how Kafka knows its members.
         missed_before: asks, of partitions that are behind, which of their records came before this instant; None: that
             is of no interest.
 
@@ -151,7 +147,7 @@ def gather(
         )
     return Evidence(
         rules=rules,
-        participants=participants(region, group, names, client),
+        participants=participants(region, group, client),
         region=region,
         now=now,
         before=region,
@@ -204,15 +200,17 @@ def inherited(region: StoredRegion, held: Mapping[GroupPartition, CommittedOffse
     }
 
 
-def participants(region: StoredRegion, group: GroupId, names: Names, client: str | None = None) -> Participants:
+def participants(region: StoredRegion, group: GroupId, client: str | None = None) -> Participants:
     """Return by which names Kafka knows a group's members: those of the spec, and those that ever were.
 
     Args:
         region: as stored.
         group: one of its groups.
-        names: how Kafka knows its members.
         client: the user's own `client.id`, if there is one.
     """
+    # It loads Kafka's client, which commands that only read the store don't need.
+    from airflow_kcr.kafka import settings as names
+
     members = {MemberId(group, n) for n in range(region.rules.groups[group].members)}
     members |= {m for m in region.members if m.group == group}
     prefix = () if client is None else (client,)

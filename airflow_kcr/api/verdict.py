@@ -15,7 +15,7 @@ from datetime import timedelta
 from itertools import chain
 from typing import Final, Self
 
-from airflow_kcr.api.views import View
+from airflow_kcr.api.views import AnswerColumns, View
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.history import Violation
@@ -46,6 +46,8 @@ _BEGINNING: Final = Horizon(counter=EventNumber(0), ledger=0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(View):
     """A history judged."""
+
+    shown = AnswerColumns["Verdict"]("region", "after", "checked_events", "checked_batches", "violations")
 
     region: RegionName
     after: EventNumber

@@ -7,20 +7,20 @@ the rest is for people and stays out of the JSON.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
+from operator import attrgetter
 from pathlib import PurePath
 from types import NoneType
-from typing import Final, Self
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
-from airflow_kcr.api.columns import AnswerColumn, AnswerColumns
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import boundaries, coverage, liveness, lost_logs, retention, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
-from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState, Requester
+from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol
 from airflow_kcr.protocol.scopes import Scope
@@ -34,15 +34,40 @@ from airflow_kcr.protocol.values import (
     format_instant,
 )
 
+V = TypeVar("V")
+
+
+class AnswerColumns(Generic[V]):
+    """The names under which an answer is shown, in their order, and what stands there.
+
+    Args:
+        data: those of its JSON and its CSV: names of the answer's own, or names with what makes the value.
+        table: those that people see in a table; absent: the same.
+    """
+
+    def __init__(self, *data: str | tuple[str, Callable[[V], object]], table: tuple[str, ...] = ()) -> None:
+        self._made: dict[str, Callable[[V], object]] = {name: attrgetter(name) for name in table}
+        for one in data:
+            name, made = (one, attrgetter(one)) if isinstance(one, str) else one
+            self._made[name] = made
+        self.data = tuple(one if isinstance(one, str) else one[0] for one in data)
+        self.table = table or self.data
+
+    def facts(self, answer: V, names: Iterable[str]) -> Mapping[str, object]:
+        """Return what stands under some of the names, as values."""
+        return {name: self._made[name](answer) for name in names}
+
 
 class View:
-    """An answer: what has a name in its facts is in its JSON; the rest is for people and stays out."""
+    """An answer: what has a name in `shown` is in its JSON; the rest is for people and stays out."""
 
     __slots__ = ()
 
+    shown: ClassVar[AnswerColumns[Any]]
+
     def facts(self) -> Mapping[str, object]:
-        """Return what it says by the names of the JSON, as values; by itself every field."""
-        return _fields(self)
+        """Return what it says by the names of the JSON, as values."""
+        return self.shown.facts(self, self.shown.data)
 
     def to_json(self) -> dict[str, object]:
         """Return it as the commands write it with `-o json` (docs/reference/cli.md)."""
@@ -58,9 +83,12 @@ def document_of(facts: Mapping[str, object]) -> dict[str, object]:
     return {name: value if type(value) in _PLAIN else _written(value) for name, value in facts.items()}
 
 
-def run_of(requester: Requester) -> Mapping[str, str]:
-    """Return the DAG run that has asked for something."""
-    return {"dag_id": requester.dag_id, "run_id": requester.run_id}
+OF_PARTITION: Final[tuple[tuple[str, Callable[[Any], object]], ...]] = (
+    ("group", lambda one: one.partition.group),
+    ("topic", lambda one: one.partition.topic),
+    ("partition", lambda one: one.partition.partition),
+)
+"""The names of the partition that an answer is about."""
 
 
 _PLAIN: Final = frozenset({NoneType, bool, int, float, str})
@@ -118,6 +146,12 @@ def last_complete(region: StoredRegion) -> CheckpointNumber | None:
 class MemberView(View):
     """One member, as the store knows it: what it claims, and whether it lives."""
 
+    shown = AnswerColumns["MemberView"](
+        ("member_id", lambda m: m.member),
+        ("index", lambda m: m.member.index),
+        *("incarnation", "version", "state", "alive", "partitions"),
+    )
+
     member: MemberId
     incarnation: int
     """0: it was never there."""
@@ -156,18 +190,6 @@ class MemberView(View):
                 version="" if row is None else row.version,
                 start_failure=failures.get(member, ""),
             )
-
-    def facts(self) -> Mapping[str, object]:
-        """Return the member as in `region show`."""
-        return {
-            "member_id": self.member,
-            "index": self.member.index,
-            "incarnation": self.incarnation,
-            "version": self.version,
-            "state": self.state,
-            "alive": self.alive,
-            "partitions": self.partitions,
-        }
 
 
 def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
@@ -234,6 +256,13 @@ def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> Stat
 class RegionSummary(View):
     """One region in a line."""
 
+    shown: ClassVar[AnswerColumns[Any]] = AnswerColumns["RegionSummary"](
+        *("region", "state", "desired_state", "epoch", "timeline", "last_complete", "next_boundary"),
+        ("overdue_seconds", lambda r: r.overdue),
+        ("progress", lambda r: r.liveness.verdict),
+        *("members", "alive"),
+    )
+
     region: str
     state: str
     desired_state: str
@@ -276,30 +305,12 @@ class RegionSummary(View):
             overdue=boundaries.overdue(region, now),
         )
 
-    def facts(self) -> Mapping[str, object]:
-        """Return the region as in `region list`."""
-        return REGION.facts(self)
-
-
-REGION: Final = AnswerColumns[RegionSummary](
-    AnswerColumn("region", lambda r: r.region),
-    AnswerColumn("state", lambda r: r.state),
-    AnswerColumn("desired_state", lambda r: r.desired_state),
-    AnswerColumn("epoch", lambda r: r.epoch, is_number=True),
-    AnswerColumn("timeline", lambda r: r.timeline, is_number=True),
-    AnswerColumn("last_complete", lambda r: r.last_complete, is_number=True),
-    AnswerColumn("next_boundary", lambda r: r.next_boundary),
-    AnswerColumn("overdue_seconds", lambda r: r.overdue, is_number=True),
-    AnswerColumn("progress", lambda r: r.liveness.verdict),
-    AnswerColumn("members", lambda r: r.members, is_number=True),
-    AnswerColumn("alive", lambda r: r.alive, is_number=True),
-)
-"""A region as in `region list`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView(View):
     """One group of a region as its spec in force has it, with its members."""
+
+    shown = AnswerColumns["GroupView"]("group_id", "protocol", "assignor", "members")
 
     group_id: GroupId
     protocol: GroupProtocol | None = None
@@ -312,6 +323,23 @@ class GroupView(View):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionView(RegionSummary):
     """One region with its members."""
+
+    shown = AnswerColumns["RegionView"](
+        *("region", "region_id", "state", "desired_state", "epoch", "timeline", "next_sequence", "restore_point"),
+        *("last_complete", "next_boundary"),
+        ("overdue_seconds", lambda r: r.overdue),
+        ("progress", lambda r: r.liveness.verdict),
+        "note",
+        (
+            "waits",
+            lambda r: [
+                {"rule": w.rule, "since": w.since, "stalled_from": w.until, "what": w.what} for w in r.liveness.waits
+            ],
+        ),
+        *("groups", "foreign_consumers"),
+        ("unowned", lambda r: [{**p._asdict(), "since": since} for p, since in r.unowned]),
+        ("absent", lambda r: [{**p._asdict(), "since": row.since, "gone": row.is_gone} for p, row in r.absent]),
+    )
 
     region_id: str = ""
     """Which region of its name: made when it was declared, never again."""
@@ -352,31 +380,6 @@ class RegionView(RegionSummary):
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
             note="; ".join(_notes(region, now)),
         )
-
-    def facts(self) -> Mapping[str, object]:
-        """Return the region as in `region show`."""
-        return {
-            "region": self.region,
-            "region_id": self.region_id,
-            "state": self.state,
-            "desired_state": self.desired_state,
-            "epoch": self.epoch,
-            "timeline": self.timeline,
-            "next_sequence": self.next_sequence,
-            "restore_point": self.restore_point,
-            "last_complete": self.last_complete,
-            "next_boundary": self.next_boundary,
-            "overdue_seconds": self.overdue,
-            "progress": self.liveness.verdict,
-            "note": self.note,
-            "waits": [
-                {"rule": w.rule, "since": w.since, "stalled_from": w.until, "what": w.what} for w in self.liveness.waits
-            ],
-            "groups": self.groups,
-            "foreign_consumers": self.foreign_consumers,
-            "unowned": [{**p._asdict(), "since": since} for p, since in self.unowned],
-            "absent": [{**p._asdict(), "since": row.since, "gone": row.is_gone} for p, row in self.absent],
-        }
 
 
 def _by_group(region: StoredRegion, now: datetime) -> tuple[GroupView, ...]:

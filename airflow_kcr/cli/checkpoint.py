@@ -64,7 +64,6 @@ def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, o
         document={"region": name, "sinks": rows},
         columns=CLEANED,
         rows=shown,
-        numbers=frozenset({"files", "bytes"}),
         empty=f"region {name} has no file sink",
     )
     show(answer, output)
@@ -75,7 +74,6 @@ def _listed(sequences: tuple[int, ...]) -> str:
 
 
 OFFSETS: Final = ("group", "topic", "partition", "offset", "committed")
-_NUMBERS: Final = frozenset({"partition", "offset", "committed"})
 
 
 @app.command("list")
@@ -98,16 +96,16 @@ def list_(
 
     Example: kcr checkpoint list flights --last 10
     """
-    from airflow_kcr.api.checkpoints import CHECKPOINT
+    from airflow_kcr.api import CheckpointSummary
 
     with region_of(name, store) as region:
-        found = region.checkpoints(before=before, last=last)
+        found = region.checkpoints.list(before=before, last=last)
     empty = (
         f"region {name} has no checkpoint yet; `kcr region drain {name}` asks for one"
         if before is None
         else f"region {name} has no checkpoint before {before}"
     )
-    show(listed(CHECKPOINT, found, empty), output)
+    show(listed(CheckpointSummary, found, empty), output)
     if len(found) == last:
         note(f"older ones: kcr checkpoint list {name} --before {found[0].checkpoint.sequence}")
 
@@ -120,7 +118,7 @@ def show_(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -
     Example: kcr checkpoint show flights 12
     """
     with region_of(name, store) as region:
-        show(_shown(region.checkpoint(sequence)), output)
+        show(_shown(region.checkpoints.show(sequence)), output)
 
 
 @app.command()
@@ -138,7 +136,7 @@ def pin(
     Example: kcr checkpoint pin flights 12 --label before-upgrade
     """
     with region_of(name, store) as region:
-        show(_shown(region.pin(sequence, label, reason)), output)
+        show(_shown(region.checkpoints.pin(sequence, label, reason)), output)
 
 
 @app.command()
@@ -149,7 +147,7 @@ def unpin(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -
     Example: kcr checkpoint unpin flights 12
     """
     with region_of(name, store) as region:
-        show(_shown(region.unpin(sequence)), output)
+        show(_shown(region.checkpoints.unpin(sequence)), output)
 
 
 @app.command()
@@ -163,12 +161,11 @@ def retire(name: Name, store: Url, output: Output = None) -> None:
     Example: kcr checkpoint retire flights
     """
     with region_of(name, store) as region:
-        gone = list(region.retire())
+        gone = list(region.checkpoints.retire())
     answer = Result(
         document={"region": name, "retired": gone},
         columns=("sequence",),
         rows=[{"sequence": sequence} for sequence in gone],
-        numbers=frozenset({"sequence"}),
         empty="nothing is due",
     )
     show(answer, output)
@@ -184,10 +181,10 @@ def compare(name: Name, sequence: Checkpoint, store: Url, output: Output = None)
 
     Example: kcr checkpoint compare flights 12
     """
-    from airflow_kcr.api.partitions import COMPARISON
+    from airflow_kcr.api import Comparison
 
     with region_of(name, store) as region:
-        show(listed(COMPARISON, region.compare(sequence)), output)
+        show(listed(Comparison, region.checkpoints.compare(sequence)), output)
 
 
 @app.command()
@@ -201,7 +198,7 @@ def repair(name: Name, sequence: Checkpoint, store: Url, output: Output = None) 
     Example: kcr checkpoint repair flights 12
     """
     with region_of(name, store) as region:
-        show(_shown(region.repair_commit(sequence)), output)
+        show(_shown(region.checkpoints.repair(sequence)), output)
 
 
 def _shown(view: CheckpointView) -> Result:
@@ -228,5 +225,4 @@ def _shown(view: CheckpointView) -> Result:
             "undone": "" if row.undone_by is None else f"by the reset that opened timeline {row.undone_by}",
             "waits_for": "; ".join(view.lacking),
         },
-        numbers=_NUMBERS,
     )

@@ -217,7 +217,6 @@ def _outcome(summary: Summary) -> Result:
         columns=columns,
         rows=intervals,
         facts=facts,
-        numbers=frozenset({"in checkpoint", "in topic"}),
     )
 
 

@@ -8,31 +8,22 @@ from typing import Final, ParamSpec, TypeVar
 
 import typer
 
-from airflow_kcr.errors import (
-    BrokerUnavailable,
-    ConfigurationError,
-    KcrError,
-    RefusedError,
-    SinkRefused,
-    StoreError,
-    TimedOut,
-    ToolMissing,
-)
+from airflow_kcr import errors
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = (
-    (ConfigurationError, 2),
-    (SinkRefused, 2),
-    (RefusedError, 3),
-    (StoreError, 4),
-    (BrokerUnavailable, 4),
-    (TimedOut, 5),
+_STATUS: Final[tuple[tuple[type[errors.KcrError], int], ...]] = (
+    (errors.ConfigurationError, 2),
+    (errors.SinkRefused, 2),
+    (errors.RefusedError, 3),
+    (errors.StoreError, 4),
+    (errors.BrokerUnavailable, 4),
+    (errors.TimedOut, 5),
 )
 
 
-def exit_status(error: KcrError) -> int:
+def exit_status(error: errors.KcrError) -> int:
     """Return the exit status of a command that failed with this error; 1 if none is more telling."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 1)
 
@@ -54,7 +45,7 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return command(*args, **kwargs)
-        except KcrError as error:
+        except errors.KcrError as error:
             typer.echo(f"kcr: {error.message}", err=True)
             raise typer.Exit(exit_status(error)) from error
         except ModuleNotFoundError as error:
@@ -63,6 +54,6 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
                 raise
             told = f"{missing} is not installed; install it with: pip install 'airflow-kcr[{_EXTRAS[missing]}]'"
             typer.echo(f"kcr: {told}", err=True)
-            raise typer.Exit(exit_status(ToolMissing(told))) from error
+            raise typer.Exit(exit_status(errors.ToolMissing(told))) from error
 
     return run

@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from airflow_kcr.cli import options
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of, store_of, text_in
-from airflow_kcr.cli.options import (
-    TEN_MINUTES,
-    Conf,
-    Name,
-    Output,
-    Url,
-    complete_regions,
-    duration,
-    settings_of,
-    without_secrets,
-)
 from airflow_kcr.cli.region import compact
 from airflow_kcr.cli.results import Result, show
 from airflow_kcr.errors import ConfigurationError
@@ -52,7 +42,7 @@ Groups = Annotated[
 
 @app.command()
 @reported
-def validate(region: Name, store: Url, group: Groups = None, output: Output = None) -> None:
+def validate(region: options.Name, store: options.Url, group: Groups = None, output: options.Output = None) -> None:
     """Validate a region's consumer groups against Kafka; change nothing.
 
     Exits with status 0 if every check passes or only warns, and with 1 if a check fails or can't be made.
@@ -63,12 +53,11 @@ def validate(region: Name, store: Url, group: Groups = None, output: Output = No
     """
     from airflow_kcr.api.group_readers import real_reader
     from airflow_kcr.api.validation import validate as checked
-    from airflow_kcr.kafka import settings as kafka_names
     from airflow_kcr.protocol.values import GroupId, region_name
 
     with store_of(store) as opened:
         groups = [GroupId(g) for g in group] if group else None
-        found = checked(opened, region_name(region), real_reader, kafka_names, groups)
+        found = checked(opened, region_name(region), real_reader, groups)
     show(answer_of(found.checks), output)
     if not found.is_all_right:
         raise typer.Exit(1)
@@ -98,7 +87,7 @@ DESCRIBED: Final = (
 
 @app.command()
 @reported
-def describe(region: Name, store: Url, group: Groups = None, output: Output = None) -> None:
+def describe(region: options.Name, store: options.Url, group: Groups = None, output: options.Output = None) -> None:
     """Describe a region's consumer groups as Kafka does: type, state, assignor and members.
 
     Each member of the group is shown beside the region's member that it is, or as "foreign". Changes nothing.
@@ -109,12 +98,11 @@ def describe(region: Name, store: Url, group: Groups = None, output: Output = No
     """
     from airflow_kcr.api.described import described
     from airflow_kcr.api.group_readers import real_reader
-    from airflow_kcr.kafka import settings as kafka_names
     from airflow_kcr.protocol.values import GroupId, region_name
 
     with store_of(store) as opened:
         groups = [GroupId(g) for g in group] if group else None
-        found = described(opened, region_name(region), real_reader, kafka_names, groups)
+        found = described(opened, region_name(region), real_reader, groups)
     show(_described(found), output)
 
 
@@ -151,7 +139,7 @@ def assignment(
             metavar="[REGION]",
             help="A region; its partitions are read from Kafka.",
             show_default=False,
-            autocompletion=complete_regions,
+            autocompletion=options.complete_regions,
         ),
     ] = None,
     input_: Annotated[
@@ -182,7 +170,7 @@ def assignment(
             show_default=False,
         ),
     ] = None,
-    output: Output = None,
+    output: options.Output = None,
 ) -> None:
     """Preview the assignment of partitions before scaling; change nothing.
 
@@ -234,7 +222,6 @@ def _answer(document: dict[str, list[list[str | int]]]) -> Result:
         table_rows=[
             {"member": member, "count": len(listed), "partitions": compact(listed)} for member, listed in owned.items()
         ],
-        numbers=frozenset({"count"}),
     )
 
 
@@ -252,7 +239,7 @@ def _indexes(text: str) -> str:
 
 
 def _reading_given(texts: list[str] | None) -> list[str] | None:
-    return without_secrets(
+    return options.without_secrets(
         texts,
         "write it into the kafka settings of the spec as ${NAME}, or into the connection that kafka_conn_id names",
     )
@@ -285,7 +272,7 @@ StartWithin = Annotated[
     timedelta,
     typer.Option(
         "--start-within",
-        parser=duration,
+        parser=options.duration,
         envvar="KCR_START_WITHIN",
         metavar="DURATION",
         help="How long to wait, at the start and when a changed spec has the members start again, while the store, a "
@@ -319,15 +306,15 @@ Connector = Annotated[str | None, typer.Option(help="The Maven coordinate of the
 @member_app.command()
 @reported
 def run(  # noqa: PLR0913 (options are named where they are used)
-    region: Name,
+    region: options.Name,
     group: Group,
     index: Index,
-    store: Url,
+    store: options.Url,
     takeover: Takeover = False,
     until_request: UntilRequest = "",
-    start_within: StartWithin = TEN_MINUTES,
+    start_within: StartWithin = options.TEN_MINUTES,
     master: Master = None,
-    conf: Conf = None,
+    conf: options.Conf = None,
     read_option: Reading = None,
     jars: Jars = None,
     connector: Connector = None,
@@ -351,7 +338,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     settings = SparkSettings(
         app_name=f"kcr {region} {group} {index}",
         master=master,
-        conf=settings_of(conf),
+        conf=options.settings_of(conf),
         connector=connector or CONNECTOR,
         jars=tuple(part for part in (jars or "").split(",") if part),
     )
@@ -361,7 +348,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
         indexes=tuple(int(part) for part in index.split(",")),
         takeover=takeover,
         spark=settings,
-        reading=settings_of(read_option),
+        reading=options.settings_of(read_option),
     )
     with opened(store) as opened_store:
         run_members(opened_store, wanted, until_request=until_request, start_within=start_within)

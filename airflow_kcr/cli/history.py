@@ -54,7 +54,6 @@ def events(
         document=[event_to_json(event) for event in found],
         columns=EVENT,
         rows=rows,
-        numbers=frozenset({"number", "epoch", "timeline"}),
         empty="nothing happened",
     )
     show(answer, output)
@@ -150,27 +149,7 @@ STARTED: Final = (
     *("timeline", "sequence", "started_at", "finished_at", "outcome", "cause", "checkpoint", "runs"),
 )
 _STARTED_TABLE: Final = (
-    "group",
-    "fate",
-    "started_at",
-    "batch",
-    "member_id",
-    "epoch",
-    "outcome",
-    "cause",
-    "checkpoint",
-    "runs",
-)
-_LEDGER_NUMBERS: Final = frozenset(
-    {
-        "partition",
-        "offset",
-        "incarnation",
-        "epoch",
-        "timeline",
-        "sequence",
-        "checkpoint",
-    }
+    *("group", "fate", "started_at", "batch", "member_id", "epoch", "outcome", "cause", "checkpoint", "runs"),
 )
 
 Group = Annotated[
@@ -198,7 +177,7 @@ def record(
         found = region.record(place, group=group)
     rows = [row for one in found for row in _starts(one)]
     document = [one.to_json() for one in found]
-    show(Result(document=document, columns=STARTED, table=_STARTED_TABLE, rows=rows, numbers=_LEDGER_NUMBERS), output)
+    show(Result(document=document, columns=STARTED, table=_STARTED_TABLE, rows=rows), output)
 
 
 def _starts(found: RecordView) -> list[dict[str, object]]:
@@ -217,9 +196,9 @@ def repeated(name: Name, store: Url, group: Group = None, output: Output = None)
 
     Example: kcr ledger repeated flights
     """
-    from airflow_kcr.api.ledger import REPETITION, by_cause
+    from airflow_kcr.api.ledger import Repetition, by_cause
 
     with region_of(name, store) as region:
         found = region.repeated(group=group)
     facts = {cause: f"{offsets:,} offsets started again" for cause, offsets in by_cause(found).items()}
-    show(replace(listed(REPETITION, found, f"region {name} has started nothing twice"), facts=facts), output)
+    show(replace(listed(Repetition, found, f"region {name} has started nothing twice"), facts=facts), output)

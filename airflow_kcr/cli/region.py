@@ -18,6 +18,7 @@ from airflow_kcr.cli.options import TEN_MINUTES, Conf, Name, Output, Timeout, Ur
 from airflow_kcr.cli.results import Result, listed, note, show
 from airflow_kcr.cli.waiting import progress, require_wait
 from airflow_kcr.errors import RegionBeingDeleted
+from airflow_kcr.goals import SPEC_IN_FORCE
 from airflow_kcr.verbs import Verb
 
 if TYPE_CHECKING:
@@ -51,15 +52,13 @@ def apply(
 
     Example: kcr region apply -f flights.yaml --wait
     """
-    from airflow_kcr.api import goals
-
     require_wait(wait, timeout)
     spec = spec_in(file)
     with region_of(spec.region, store) as region:
         found = region.compare_spec(spec) if dry_run else region.apply(spec)
         if wait and not dry_run:
             with progress(region.name) as on_progress:
-                region.wait_for(goals.SPEC_IN_FORCE, timeout, on_progress)
+                region.wait_for(SPEC_IN_FORCE, timeout, on_progress)
         show(applied(found), output)
 
 
@@ -70,12 +69,11 @@ def list_(store: Url, output: Output = None) -> None:
 
     Example: kcr region list -o csv
     """
-    from airflow_kcr.api import regions
-    from airflow_kcr.api.views import REGION
+    from airflow_kcr.api import RegionSummary, regions
 
     with store_of(store) as found:
         empty = "there is no region in this store yet; `kcr region apply -f FILE` makes one"
-        show(listed(REGION, regions(found), empty), output)
+        show(listed(RegionSummary, regions(found), empty), output)
 
 
 @app.command("show")
@@ -102,10 +100,10 @@ def lag(name: Name, store: Url, output: Output = None) -> None:
 
     Example: kcr lag flights
     """
-    from airflow_kcr.api.partitions import LAG
+    from airflow_kcr.api import Lag
 
     with region_of(name, store) as region:
-        show(listed(LAG, region.lag(), f"region {name} has no partition yet: none of its topics exists"), output)
+        show(listed(Lag, region.lag(), f"region {name} has no partition yet: none of its topics exists"), output)
 
 
 @app.command(help=verbs.START.__doc__)
@@ -150,7 +148,7 @@ def _steered_by(verb: Verb) -> Callable[..., None]:
     return steer
 
 
-for _verb in (verbs.RESUME, verbs.PAUSE, verbs.STOP):
+for _verb in verbs.STEERING:
     app.command(_verb.name, help=_verb.__doc__)(reported(_steered_by(_verb)))
 
 
@@ -312,7 +310,6 @@ def output_(
         document={"region": name, "sinks": [row | {"earlier": list(row["earlier"])} for row in shown]},
         columns=OUTPUT,
         rows=[row | {"earlier": ", ".join(row["earlier"])} for row in shown],
-        numbers=frozenset({"rows"}),
         empty=f"region {name} has no sink",
     )
     show(answer, output)
@@ -320,7 +317,7 @@ def output_(
 
 def _what_it_has(region: Region) -> str:
     try:
-        return f"its {region.checkpoint_count()} checkpoint(s) and its history"
+        return f"its {region.checkpoints.count()} checkpoint(s) and its history"
     except RegionBeingDeleted:
         return "what an interrupted deletion has left of it"
 
@@ -336,10 +333,8 @@ def _show_when(region: Region, reached: Verb | None, timeout: Timeout, output: O
     if reached is None:
         show(shown(region.show()), output)
         return
-    from airflow_kcr.api import goals
-
     with progress(region.name) as on_progress:
-        view = region.wait_for(goals.STATES[reached.reaching], timeout, on_progress)
+        view = region.wait_for(reached.goal, timeout, on_progress)
     show(shown(view), output)
 
 
@@ -370,7 +365,6 @@ def shown(view: RegionView) -> Result:
         columns=MEMBER,
         rows=rows,
         facts=facts | {"progress": view.liveness.text(), "halted": view.halted, "note": view.note},
-        numbers=frozenset({"incarnation"}),
     )
 
 

@@ -15,7 +15,7 @@ import typer
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of, text_in
 from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, Timeout, Url, Wait
-from airflow_kcr.cli.results import OutputFormat, Result, chosen, note, show
+from airflow_kcr.cli.results import OutputFormat, Result, chosen, listed, note, show
 from airflow_kcr.cli.waiting import progress, require_wait
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol import targets
@@ -132,10 +132,10 @@ def plan(  # noqa: PLR0913 - one parameter for each option
     if option == targets.FromFile.option:
         value = text_in(value or "")
     with region_of(name, store) as region:
-        request = region.reset_request(
+        request = region.resets.request(
             option, value, groups=group or (), topics=topic or (), skip=skip or (), timezone=timezone
         )
-        found = region.plan_reset(replace(request, forward=forward, allow_partial=allow_partial))
+        found = region.resets.plan(replace(request, forward=forward, allow_partial=allow_partial))
     if save is not None:
         _write(save, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
     _show_plan(found, save, output)
@@ -209,11 +209,11 @@ def apply(
     require_wait(wait, timeout)
     found = _read_plan(plan)
     with region_of(found.region, store) as region:
-        view = region.apply_reset(found, reason, forced=force, consent_upsert=consent_upsert)
+        view = region.resets.apply(found, reason, forced=force, consent_upsert=consent_upsert)
         if wait or view.state == PersonResetState.FAILED:
             # Applied once more, the plan of a reset that failed says so again: waiting for that one ends at once.
             with progress(found.region) as on_progress:
-                view = region.wait_for_reset(found.plan, timeout, on_progress)
+                view = region.resets.wait_for(found.plan, timeout, on_progress)
         show(shown(view), output)
 
 
@@ -247,10 +247,13 @@ def list_(
     Example: kcr reset list flights --last 10
     """
     with region_of(name, store) as region:
-        found = region.resets(before=before, last=last)
+        found = region.resets.list(before=before, last=last)
         first = next((view.attempts[0].sequence for view in found if view.attempts), None)
-        has_older = first is not None and bool(region.resets(before=first, last=1))
-    show(listed(found, name, before), output)
+        has_older = first is not None and bool(region.resets.list(before=first, last=1))
+    empty = (
+        f"region {name} was never reset or started" if before is None else f"region {name} has no reset before {before}"
+    )
+    show(_listed(found, empty), output)
     if has_older:
         note(f"older ones: kcr reset list {name} --before {first}")
 
@@ -269,56 +272,14 @@ def show_(
     from airflow_kcr.api.reset_views import region_of_id
 
     with region_of(region_of_id(reset), store) as region:
-        show(shown(region.reset(reset)), output)
+        show(shown(region.resets.show(reset)), output)
 
 
 # How what `kcr reset` finds out is laid out: a plan with its worst partitions first, resets, one reset.
 
 PLANNED: Final = ("group", "topic", "partition", "current", "target", "source", "replay", "skip", "note")
-LISTED: Final = (
-    "id",
-    "state",
-    "cause",
-    "target",
-    "scope",
-    "forced",
-    "consent_upsert",
-    "who",
-    "reason",
-    "dag_id",
-    "run_id",
-    "asked_at",
-    "started_at",
-    "finished_at",
-    "timeline",
-    "epoch",
-    "attempts",
-    "undone",
-    "rewound",
-    "replayed",
-    "failure",
-    "plan",
-)
-_TABLE: Final = ("id", "state", "cause", "target", "who", "reason", "asked_at", "attempts", "replayed")
-ATTEMPT: Final = ("attempt", "epoch", "sequence", "cause", "state", "started_at", "done_at", "detail")
 SHOWN: Final = 20
 """How many partitions a table has; of more, the worst."""
-
-_NUMBERS: Final = frozenset(
-    {
-        "partition",
-        "current",
-        "target",
-        "replay",
-        "skip",
-        "attempt",
-        "attempts",
-        "epoch",
-        "sequence",
-        "rewound",
-        "replayed",
-    }
-)
 
 
 def planned(plan: Plan) -> Result:
@@ -332,46 +293,27 @@ def planned(plan: Plan) -> Result:
         columns=PLANNED,
         rows=[line.to_json() | {"note": "; ".join(plan.notes(line))} for line in lines],
         facts={"region": plan.region, "plan": plan.plan, "epoch": plan.epoch, **plan.heading(), "shown": shown},
-        numbers=_NUMBERS,
     )
 
 
-def listed(found: Sequence[ResetView], region: str, before: int | None) -> Result:
+def _listed(found: Sequence[ResetView], empty: str) -> Result:
     """Lay out the resets of a region."""
-    documents = [view.to_json() for view in found]
-    rows = [
-        document | {"attempts": len(view.attempts), "undone": " ".join(map(str, view.undone))}
-        for document, view in zip(documents, found, strict=True)
-    ]
-    return Result(
-        document=documents,
-        columns=LISTED,
-        rows=rows,
-        table=_TABLE,
-        numbers=_NUMBERS,
-        empty=f"region {region} was never reset or started"
-        if before is None
-        else f"region {region} has no reset before {before}",
-    )
+    from airflow_kcr.api import ResetView
+
+    answer = listed(ResetView, found, empty)
+    brief = [{"attempts": len(view.attempts), "undone": " ".join(map(str, view.undone))} for view in found]
+    return replace(answer, rows=[{**row, **own} for row, own in zip(answer.rows, brief, strict=True)])
 
 
 def shown(view: ResetView) -> Result:
     """Lay out one reset with its attempts."""
+    from airflow_kcr.api.reset_views import ATTEMPT
+    from airflow_kcr.api.views import document_of
+
     document = view.to_json()
-    facts = {name: value for name, value in document.items() if name not in {"attempts", "undone", "skip"}}
-    return Result(
-        document=document,
-        columns=ATTEMPT,
-        rows=_attempts(document),
-        facts=facts
-        | {
-            "skip": ", ".join(f"{p} at {o}" for p, o in view.asked.skip.items()) if view.asked is not None else "",
-            "undone": ", ".join(map(str, view.undone)),
-        },
-        numbers=_NUMBERS,
-    )
-
-
-def _attempts(document: dict[str, object]) -> list[dict[str, object]]:
-    rows = document["attempts"]
-    return rows if isinstance(rows, list) else []
+    facts = {name: value for name, value in document.items() if name != "attempts"} | {
+        "skip": ", ".join(f"{p} at {o}" for p, o in view.asked.skip.items()) if view.asked is not None else "",
+        "undone": ", ".join(map(str, view.undone)),
+    }
+    rows = [document_of(ATTEMPT.facts(one, ATTEMPT.data)) for one in view.attempts]
+    return Result(document=document, columns=ATTEMPT.data, rows=rows, facts=facts)

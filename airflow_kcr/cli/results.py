@@ -9,16 +9,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from airflow_kcr.api.columns import AnswerColumns
-
-T = TypeVar("T")
+    from airflow_kcr.api.views import View
 
 
 class OutputFormat(StrEnum):
@@ -52,23 +50,20 @@ class Result:
     facts: Mapping[str, object] | None = None
     """What stands above the table, name and value; only people see it."""
 
-    numbers: frozenset[str] = frozenset()
-    """The columns that are aligned to the right."""
-
     empty: str = ""
     """What to say, on standard error, to a person who gets a table without rows."""
 
 
-def listed(columns: AnswerColumns[T], answers: Sequence[T], empty: str = "") -> Result:
+def listed(kind: type[View], answers: Sequence[View], empty: str = "") -> Result:
     """Return answers of one kind, a row for each."""
     from airflow_kcr.api.views import document_of
 
+    shown = kind.shown
     return Result(
-        document=[document_of(columns.facts(one)) for one in answers],
-        columns=columns.data,
-        rows=[document_of(columns.row(one)) for one in answers],
-        table=columns.table,
-        numbers=columns.numbers,
+        document=[one.to_json() for one in answers],
+        columns=shown.data,
+        rows=[document_of(shown.facts(one, {*shown.data, *shown.table})) for one in answers],
+        table=shown.table,
         empty=empty,
     )
 
@@ -176,7 +171,8 @@ def _table(result: Result, rows: Sequence[Row]) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     columns = result.table or result.columns
     for column in columns:
-        right = column in result.numbers
+        values = [row[column] for row in rows if row[column] is not None]
+        right = bool(values) and all(type(value) in {int, float} for value in values)
         table.add_column(column, justify="right" if right else "left", no_wrap=right)
     for row in rows:
         # As Text, because names such as flights-etl[0] would be read as markup.

@@ -16,7 +16,7 @@ from airflow_kcr.protocol.values import few
 
 if TYPE_CHECKING:
     from airflow_kcr.api import Progress
-    from airflow_kcr.api.goals import OnProgress
+    from airflow_kcr.api.waiting import OnProgress
 
 INTERRUPTED: Final = 130
 """The exit status of a command that Ctrl-C ended, as shells have it."""

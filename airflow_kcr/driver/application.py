@@ -25,7 +25,6 @@ from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts, StartFailures, load
 from airflow_kcr.driver.task import RunningApplication, process_state
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
-from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
@@ -151,7 +150,7 @@ def preparing(
             cluster = stack.enter_context(reader_with(parts.kafka))
             # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
             store.handle(run.region, ReportClusters(found={run.group: cluster.logs.cluster_id()}))
-            found = preflight(store, run.region, run.members, lambda *_: nullcontext(cluster), kafka_names)
+            found = preflight(store, run.region, run.members, lambda *_: nullcontext(cluster))
         for check in found.checks:
             if check.verdict is not CheckVerdict.OK:
                 _LOG.warning("group %s: %s", check.group, check.detail)
@@ -283,7 +282,6 @@ def hosting(
             run.region,
             [run.group],
             lambda *_: nullcontext(prepared.cluster),
-            kafka_names,
             member_pool.newest_checkpoint,
         )
         stack.callback(watch.end)

@@ -31,7 +31,6 @@ from airflow_kcr.errors import (
     StoreError,
     ToolMissing,
 )
-from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.commands import DeclareRegion, ReportStartFailures
@@ -304,7 +303,7 @@ def _sinks(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]) -> tupl
 
 
 def _checks(store: Readable, spec: RegionSpec, group: GroupId) -> Iterator[Diagnosis]:
-    for check in validate(store, region_name(spec.region), real_reader, kafka_names, [group]).checks:
+    for check in validate(store, region_name(spec.region), real_reader, [group]).checks:
         yield Diagnosis(
             group=check.group, check=str(check.question), verdict=check.verdict, detail=check.detail.strip()
         )

@@ -119,7 +119,7 @@ def gone(region: Region, published: PublishedCheckpoint) -> str:
     try:
         if region.region_id() != published.region_id:
             return f"region {name} was deleted and declared again, and the event is of the earlier one"
-        row = region.checkpoint(sequence).checkpoint
+        row = region.checkpoints.show(sequence).checkpoint
     except UnknownRegion:
         return f"region {name} does not exist any more"
     except UnknownCheckpoint:

@@ -6,29 +6,20 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from airflow_kcr.errors import (
-    ConfigurationError,
-    KcrError,
-    RefusedError,
-    ResetFailed,
-    SchemaMissing,
-    SchemaTooNew,
-    SchemaTooOld,
-    SinkRefused,
-    StoreRefused,
-    StoreRestored,
-)
+from airflow_kcr import errors
 from airflow_kcr.hooks import connections
+from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.settings import is_secret, names_secret
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection, Context
+    from airflow.sdk import BaseOperatorLink, Connection, Context
     from sqlalchemy.engine import URL
 
     from airflow_kcr.api import Region, RegionSummary
@@ -117,7 +108,7 @@ class KcrHook(BaseHook):
             quick = {"connect_timeout": timeout, "options": f"-c statement_timeout={TEST_TIMEOUT * 1000}"}
             found = schema_upgrade.status(url.update_query_dict(quick).render_as_string(hide_password=False))
             require_revision(found.current)
-        except KcrError as error:
+        except errors.KcrError as error:
             return False, error.message
         if broken := pyspark_trouble():
             return False, f"The region store answers, but {broken.message}"
@@ -160,12 +151,11 @@ class KcrHook(BaseHook):
             BrokerUnavailable, CredentialsRefused: a cluster can't be reached, or refuses the login.
         """
         from airflow_kcr.api.validation import validate
-        from airflow_kcr.kafka import settings as kafka_names
         from airflow_kcr.protocol.values import group_id, region_name
 
         chosen = None if groups is None else [group_id(group) for group in groups]
         with self.opened() as store:
-            return validate(store, region_name(name), self.cluster, kafka_names, chosen)
+            return validate(store, region_name(name), self.cluster, chosen)
 
     # -- Kafka ---------------------------------------------------------------------------------------------------
 
@@ -229,7 +219,7 @@ def _named(conn_ids: Collection[str], variable_of: Callable[[str], str], spec: R
     for connection in sorted(conn_ids):
         variable = variable_of(connection)
         if variable in named:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"connections {named[variable]} and {connection} of region {spec.region} would share the variable "
                 f"{variable}; rename one of them"
             )
@@ -244,9 +234,9 @@ def _connection(conn_id: str) -> Connection:
         raise _unknown(conn_id) from None
 
 
-def _unknown(conn_id: str) -> ConfigurationError:
+def _unknown(conn_id: str) -> errors.ConfigurationError:
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
-    return ConfigurationError(
+    return errors.ConfigurationError(
         f"there is no Airflow connection {conn_id!r}; add it (Admin, Connections) or set {variable}"
     )
 
@@ -297,7 +287,7 @@ def interval_of(context: Context) -> tuple[datetime, datetime] | None:
     if start is None or end is None:
         return None
     if start >= end:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"run {run.run_id} of DAG {run.dag_id} has a data interval of no length, {start.isoformat()}, so nothing "
             "is in it: give the DAG schedule=CronDataIntervalTimetable(…) or DeltaDataIntervalTimetable(…) of "
             "airflow.sdk; a plain cron string or timedelta makes no intervals in Airflow 3"
@@ -305,18 +295,54 @@ def interval_of(context: Context) -> tuple[datetime, datetime] | None:
     return start, end
 
 
+class OfRegion:
+    """What tasks of one region have in common: which region, in which store, and the link to its page."""
+
+    template_fields: Collection[str] = ("region", "kcr_conn_id")
+    operator_extra_links: Collection[BaseOperatorLink] = (RegionLink(),)
+    ui_color = "#e4f0f7"
+
+    region: str
+    kcr_conn_id: str
+
+    @cached_property
+    def hook(self) -> KcrHook:
+        """The store's hook; nothing is looked up or connected yet."""
+        return KcrHook(self.kcr_conn_id)
+
+    def show_link(self, context: Context) -> None:
+        """Show the link to the region's page from now on."""
+        RegionLink().persist(context, self.region, self.kcr_conn_id)
+
+    @contextmanager
+    def lent(self, context: Context, reason: str = "") -> Iterator[Region]:
+        """Lend the region, in the name of the run; errors become Airflow's, and the link to its page is there at once.
+
+        Args:
+            context: the task's.
+            reason: why something is asked of the region, for its history.
+
+        Raises:
+            AirflowFailException: a retry can't help.
+            AirflowException: it may.
+        """
+        self.show_link(context)
+        with translated(), self.hook.region(self.region, requester(context, reason)) as region:
+            yield region
+
+
 # This project's errors as Airflow's: those that a retry can't help end the task at once.
 
 FINAL: Final = (
-    ConfigurationError,
-    RefusedError,
-    ResetFailed,
-    SchemaMissing,
-    SchemaTooNew,
-    SchemaTooOld,
-    SinkRefused,
-    StoreRefused,
-    StoreRestored,
+    errors.ConfigurationError,
+    errors.RefusedError,
+    errors.ResetFailed,
+    errors.SchemaMissing,
+    errors.SchemaTooNew,
+    errors.SchemaTooOld,
+    errors.SinkRefused,
+    errors.StoreRefused,
+    errors.StoreRestored,
 )
 """Asking again gets the same answer until a person has done something."""
 
@@ -333,5 +359,5 @@ def translated() -> Iterator[None]:
         yield
     except FINAL as error:
         raise AirflowFailException(error.message) from error
-    except KcrError as error:
+    except errors.KcrError as error:
         raise AirflowException(error.message) from error

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseOperator
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.goals import Goal
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import KcrHook, translated
-from airflow_kcr.hooks.links import RegionLink
+from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
 from airflow_kcr.protocol.values import format_instant, parse_instant
-from airflow_kcr.triggers.payloads import RegionReaches, TriggerAnswer, WaitingFor, waiting_for_from_json
+from airflow_kcr.triggers.payloads import TriggerAnswer, waiting_for_from_json
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
 from airflow_kcr.verbs import Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import Context
 
-    from airflow_kcr.api import Goal, Region
+    from airflow_kcr.api import Region
 
 
-class RegionOperator(BaseOperator):
+class RegionOperator(OfRegion, BaseOperator):
     """An operator of one region.
 
     Args:
@@ -38,35 +35,10 @@ class RegionOperator(BaseOperator):
         kwargs: as for every operator.
     """
 
-    template_fields: Sequence[str] = ("region", "kcr_conn_id")
-    operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(),)
-    ui_color = "#e4f0f7"
-
     def __init__(self, *, region: str, kcr_conn_id: str = KcrHook.default_conn_name, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
         super().__init__(**kwargs)
         self.region = region
         self.kcr_conn_id = kcr_conn_id
-
-    @cached_property
-    def hook(self) -> KcrHook:
-        """The store's hook; nothing is looked up or connected yet."""
-        return KcrHook(self.kcr_conn_id)
-
-    @contextmanager
-    def lent(self, context: Context, reason: str = "") -> Iterator[Region]:
-        """Lend the region, in the name of the run; errors become Airflow's, and the link to its page is there at once.
-
-        Args:
-            context: the task's.
-            reason: why something is asked of the region, for its history.
-
-        Raises:
-            AirflowFailException: a retry can't help.
-            AirflowException: it may.
-        """
-        RegionLink().persist(context, self.region, self.kcr_conn_id)
-        with translated(), self.hook.region(self.region, kcr.requester(context, reason)) as region:
-            yield region
 
 
 # What the operators have in common that ask something of a region and then wait for it, without holding a slot.
@@ -112,7 +84,7 @@ class WaitingOperator(RegionOperator):
         self.deferrable = deferrable
 
     @abstractmethod
-    def ask(self, context: Context, region: Region) -> WaitingFor:
+    def ask(self, context: Context, region: Region) -> Goal:
         """Ask it of the region, and return what to wait for; asked twice, it is done once."""
 
     @abstractmethod
@@ -151,27 +123,20 @@ class WaitingOperator(RegionOperator):
         with translated():
             TriggerAnswer.from_json(event).require_reached()
             again = None if waiting_for is None else waiting_for_from_json(waiting_for)
-        if again is None:
+        if not isinstance(again, Goal):
             return self.execute(context)
         with self.lent(context) as region:
             return self.awaited(context, region, again, parse_instant(asked_at))
 
-    def awaited(
-        self, context: Context, region: Region, waiting_for: WaitingFor, asked_at: datetime | None = None
-    ) -> dict[str, Any]:
+    def awaited(self, context: Context, region: Region, goal: Goal, asked_at: datetime | None = None) -> dict[str, Any]:
         """Return `answer` once it is done; until then the task is deferred, or waits here.
 
         Args:
             context: the task's.
             region: the region.
-            waiting_for: what for.
+            goal: what for.
             asked_at: the store's clock when the task began to wait; None: now.
         """
-        from airflow_kcr.triggers.probes import goal_of
-
-        goal = goal_of(waiting_for)
-        if goal is None:
-            raise TypeError(f"{waiting_for.kind} is for sensors")
         missing, now = region.poll(goal, PATIENCE)
         if missing is not None and not self.deferrable:
             self._wait_here(region, goal)
@@ -184,12 +149,12 @@ class WaitingOperator(RegionOperator):
             trigger=RegionTrigger.waiting(
                 kcr_conn_id=self.kcr_conn_id,
                 region=self.region,
-                waiting_for=waiting_for,
+                waiting_for=goal,
                 deadline=self._longest,
                 asked_at=format_instant(began),
             ),
             method_name="resume",
-            kwargs={"waiting_for": waiting_for.to_json(), "asked_at": format_instant(began)},
+            kwargs={"waiting_for": goal.to_json(), "asked_at": format_instant(began)},
             timeout=self._longest + BACKSTOP,
         )
 
@@ -226,10 +191,10 @@ class StateOperator(WaitingOperator):
         super().__init__(**kwargs)
         self.wait_for_completion = wait_for_completion
 
-    def ask(self, context: Context, region: Region) -> RegionReaches:
+    def ask(self, context: Context, region: Region) -> Goal:
         """Ask for the state."""
         region.ask(self.verb)
-        return RegionReaches(state=self.verb.reaching)
+        return self.verb.goal
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask, and wait if that is wanted.
@@ -274,7 +239,7 @@ def sequence_of(given: Mapping[str, Any] | int | str | None, context: Context, r
     """
     if given is None:
         asked = kcr.requester(context)
-        return region.checkpoint_of_run(asked.dag_id, asked.run_id).checkpoint.sequence
+        return region.checkpoints.of_run(asked.dag_id, asked.run_id).checkpoint.sequence
     if isinstance(given, Mapping):
         if given.get("region") != region.name:
             raise ConfigurationError(f"checkpoint is one of region {given.get('region')!r}, not of {region.name}")

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_kcr.errors import ConfigurationError, GroupNotEmpty, KcrError
+from airflow_kcr.goals import CheckpointCommitted, RequestPublished
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, RegionOperator, WaitingOperator, sequence_of
 from airflow_kcr.operators.intervals import require_fit
-from airflow_kcr.protocol.values import checked_instant, format_instant, parse_instant
+from airflow_kcr.protocol.values import CheckpointNumber, checked_instant, format_instant, parse_instant
 from airflow_kcr.settings import secrets_in
-from airflow_kcr.triggers.payloads import CheckpointCommitted, RequestPublished, TriggerAnswer
+from airflow_kcr.triggers.payloads import TriggerAnswer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -192,13 +193,13 @@ class KcrCommitCheckpointOperator(WaitingOperator):
             ConfigurationError: `checkpoint` is none of this region.
             UnknownCheckpoint, CheckpointNotUsable: this run has none, or several.
         """
-        return CheckpointCommitted(sequence=sequence_of(self.checkpoint, context, region))
+        return CheckpointCommitted(sequence=CheckpointNumber(sequence_of(self.checkpoint, context, region)))
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Repair Kafka's side if that is needed, emit the event, and return the checkpoint as the drain does."""
         from airflow_kcr.protocol.region.rows import Committed
 
-        view = region.checkpoint(sequence_of(self.checkpoint, context, region))
+        view = region.checkpoints.show(sequence_of(self.checkpoint, context, region))
         if view.checkpoint.committed is Committed.NO:
             view = self._repaired(region, view)
         row = view.checkpoint
@@ -218,7 +219,7 @@ class KcrCommitCheckpointOperator(WaitingOperator):
             return view
         self.log.warning("Kafka does not hold checkpoint %d, the restore point; telling it from here", row.sequence)
         try:
-            return region.repair_commit(row.sequence)
+            return region.checkpoints.repair(row.sequence)
         except GroupNotEmpty as error:
             # No refusal for good: members are there, and it is they who commit.
             raise KcrError(
@@ -289,7 +290,7 @@ class KcrPinCheckpointOperator(CheckpointOperator):
 
     def work(self, region: Region, sequence: int) -> dict[str, object]:
         """Pin it, and return its sequence and label."""
-        row = region.pin(sequence, self.pinned_as, self.reason).checkpoint
+        row = region.checkpoints.pin(sequence, self.pinned_as, self.reason).checkpoint
         return {"region": region.name, "sequence": int(row.sequence), "pinned_as": row.pinned_as}
 
 
@@ -304,7 +305,7 @@ class KcrUnpinCheckpointOperator(CheckpointOperator):
 
     def work(self, region: Region, sequence: int) -> dict[str, object]:
         """Unpin it, and return its sequence."""
-        row = region.unpin(sequence).checkpoint
+        row = region.checkpoints.unpin(sequence).checkpoint
         return {"region": region.name, "sequence": int(row.sequence), "pinned_as": row.pinned_as}
 
 
@@ -321,7 +322,7 @@ class KcrCompareCheckpointOperator(CheckpointOperator):
 
     def work(self, region: Region, sequence: int) -> dict[str, object]:
         """Compare it, and return how many partitions have which finding; the log names those that are not equal."""
-        found = region.compare(sequence)
+        found = region.checkpoints.compare(sequence)
         for one in found:
             if one.finding != "equal":
                 self.log.info("%s: %s: offset %d, committed %s", one.partition, one.finding, one.offset, one.committed)
@@ -342,7 +343,7 @@ class KcrRepairCheckpointOperator(CheckpointOperator):
 
     def work(self, region: Region, sequence: int) -> dict[str, object]:
         """Repair it, and return whether Kafka has it now."""
-        row = region.repair_commit(sequence).checkpoint
+        row = region.checkpoints.repair(sequence).checkpoint
         return {"region": region.name, "sequence": int(row.sequence), "committed": str(row.committed)}
 
 

@@ -7,8 +7,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
-from functools import cached_property
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,19 +17,20 @@ from airflow.sdk import conf
 import airflow_kcr
 from airflow_kcr.driver.task import DRAIN_WITHIN, RunningApplication, Task
 from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
+from airflow_kcr.goals import MembersEnded
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import KcrHook, translated
-from airflow_kcr.hooks.links import RegionLink, SparkUiLink
+from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
+from airflow_kcr.hooks.links import SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
-from airflow_kcr.protocol.values import GroupId, format_instant, region_name
+from airflow_kcr.protocol.values import GroupId, region_name
 from airflow_kcr.settings import is_secret, secrets_in
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR
-from airflow_kcr.triggers.payloads import MembersEnded, TriggerAnswer
+from airflow_kcr.triggers.payloads import TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import Context
 
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.spec import RegionSpec
@@ -79,7 +79,7 @@ _FOR_EVER: Final = timedelta(days=3650)
 _HALF_AN_HOUR: Final = timedelta(minutes=30)
 
 
-class KcrConsumeOperator(SparkSubmitOperator):
+class KcrConsumeOperator(OfRegion, SparkSubmitOperator):
     """Hosts members of a region in a Spark application, like `kcr member run`, until the region stops.
 
     One task is one application with one or several members; map the task to have several::
@@ -115,15 +115,10 @@ class KcrConsumeOperator(SparkSubmitOperator):
 
     template_fields: Sequence[str] = (
         *SparkSubmitOperator.template_fields,
-        "region",
-        "group_id",
-        "indexes",
-        "kcr_conn_id",
-        "connector",
-        "read_options",
+        *OfRegion.template_fields,
+        *("group_id", "indexes", "connector", "read_options"),
     )
-    operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(), SparkUiLink())
-    ui_color = "#e4f0f7"
+    operator_extra_links = (*OfRegion.operator_extra_links, SparkUiLink())
 
     def __init__(
         self,
@@ -157,11 +152,6 @@ class KcrConsumeOperator(SparkSubmitOperator):
         self._refuse_secrets()
         self._intent: Intent | None = None
 
-    @cached_property
-    def hook(self) -> KcrHook:
-        """The store's hook; nothing is looked up or connected yet."""
-        return KcrHook(self.kcr_conn_id)
-
     # -- the life of a try ---------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> None:
@@ -177,7 +167,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         from airflow_kcr.api.regions import STORE_VARIABLE
 
         with translated():
-            RegionLink().persist(context, self.region, self.kcr_conn_id)
+            self.show_link(context)
             with self.hook.region(self.region, kcr.requester(context)) as region:
                 spec = region.spec()
                 known = {str(one.member): one.incarnation for group in region.show().groups for one in group.members}
@@ -206,7 +196,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
                 kcr_conn_id=self.kcr_conn_id,
                 region=self.region,
                 waiting_for=MembersEnded(
-                    group=self.group_id,
+                    group=GroupId(self.group_id),
                     indexes=indexes,
                     before=before,
                     come_by=self._come_by(),
@@ -217,11 +207,11 @@ class KcrConsumeOperator(SparkSubmitOperator):
             method_name="resume",
         )
 
-    def _come_by(self) -> str:
+    def _come_by(self) -> datetime:
         """Return when the first member has to be there, by the store's clock, counted from now."""
         with self.hook.opened() as store:
             _, now = store.read(region_name(self.region))
-        return format_instant(now + self.come_within)
+        return now + self.come_within
 
     def resume(self, context: Context, event: Mapping[str, object]) -> None:
         """Go on after the trigger: the application in the cluster has ended.

@@ -11,7 +11,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_kcr import verbs
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.kcr import translated
-from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.base import RegionOperator, StateOperator
 
 if TYPE_CHECKING:
@@ -198,7 +197,7 @@ class KcrValidateGroupOperator(RegionOperator):
         """
         from airflow_kcr.protocol.evidence import CheckVerdict
 
-        RegionLink().persist(context, self.region, self.kcr_conn_id)
+        self.show_link(context)
         with translated():
             found = self.hook.validate(self.region, self.groups)
         said: dict[CheckVerdict, list[str]] = {verdict: [] for verdict in CheckVerdict}
@@ -227,7 +226,7 @@ class KcrRetireOperator(RegionOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Retire, and return the sequences that are gone."""
         with self.lent(context) as region:
-            gone = region.retire()
+            gone = region.checkpoints.retire()
         self.log.info("Retired %d checkpoint(s) of region %s", len(gone), self.region)
         return {"region": self.region, "retired": list(gone)}
 

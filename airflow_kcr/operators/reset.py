@@ -13,28 +13,15 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionInState, ResetNotApproved, StalePlan
+from airflow_kcr.goals import ResetFinished
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import KcrHook, translated
-from airflow_kcr.hooks.links import RegionLink
+from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
+from airflow_kcr.operators import reset_form
 from airflow_kcr.operators.base import RegionOperator, WaitingOperator
-from airflow_kcr.operators.reset_form import (
-    answered,
-    asking,
-    given,
-    markdown,
-    planned,
-    reason_param,
-    responder,
-    shown,
-    table,
-    target_of,
-    truth,
-)
 from airflow_kcr.protocol.values import few
-from airflow_kcr.triggers.payloads import ResetFinished
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import Context
     from airflow.sdk.definitions.param import DagParam
 
     from airflow_kcr.api import Plan, Region, ResetRequest, WayBack
@@ -60,7 +47,7 @@ NOTHING_MOVES: Final = (
 )
 
 
-class KcrChooseCheckpointOperator(HITLOperator):
+class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
     """Asks a person to choose one of the checkpoints that a region can go back to, and returns it.
 
     Each checkpoint is listed with its boundary, the DAG runs that it answers, and how many records a reset to it would
@@ -85,9 +72,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
         kwargs: as for `HITLOperator`, but for what this operator says itself.
     """
 
-    template_fields: Sequence[str] = ("region", "kcr_conn_id", "target", "value", "reason")
-    operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(),)
-    ui_color = "#e4f0f7"
+    template_fields = (*OfRegion.template_fields, "target", "value", "reason")
 
     def __init__(
         self,
@@ -100,7 +85,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
         reason: str | DagParam | None = None,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
-        kwargs = asking(type(self).__name__, kwargs)
+        kwargs = reset_form.asking(type(self).__name__, kwargs)
         kwargs.setdefault("subject", "Reset: choose a checkpoint")
         super().__init__(options=[CHOOSE, CANCEL], **kwargs)
         if newest < 1:
@@ -119,14 +104,14 @@ class KcrChooseCheckpointOperator(HITLOperator):
             AirflowFailException: the target or its value can't be used, or the region has no checkpoint to go back to.
             TaskAwaitingInput: a person is asked; the task continues in `execute_complete`.
         """
-        RegionLink().persist(context, self.region, self.kcr_conn_id)
+        self.show_link(context)
         with translated():
-            named = target_of(self.target, self.value)
+            named = reset_form.target_of(self.target, self.value)
         if named is not None:
             by, reason = kcr.requester(context).who, str(self.reason or "")
             return {"region": self.region, "target": named[0], "value": named[1], "by": by, "reason": reason}
-        with translated(), KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
-            found = region.ways_back(self.newest)
+        with self.lent(context) as region:
+            found = region.checkpoints.ways_back(self.newest)
         self.subject = f"Reset region {self.region}: to which checkpoint?"
         self.body = _body(found)
         self.params = ParamsDict(
@@ -138,7 +123,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
                     values_display={str(one.checkpoint.sequence): _label(one) for one in found},
                     title="Checkpoint",
                 ),
-                "reason": reason_param(self.reason),
+                "reason": reset_form.reason_param(self.reason),
             }
         )
         super().execute(context)
@@ -152,25 +137,24 @@ class KcrChooseCheckpointOperator(HITLOperator):
             AirflowFailException: it is no checkpoint that the region can go back to.
             AirflowFailException: there was no answer in time.
         """
-        with answered():
+        with reset_form.answered():
             super().execute_complete(context, event)
         if event["chosen_options"] != [CHOOSE]:
-            raise AirflowSkipException(f"{responder(event) or 'a user'} cancelled; nothing is reset")
+            raise AirflowSkipException(f"{reset_form.responder(event) or 'a user'} cancelled; nothing is reset")
         answer = event["params_input"] or {}
-        with translated():
+        with self.lent(context) as region:
             sequence = _sequence(answer)
-            with KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
-                row = region.checkpoint(sequence).checkpoint
-                if not row.is_complete or not row.is_current:
-                    what = row.state if not row.is_complete else "not on the current timeline any more"
-                    raise CheckpointNotUsable(f"checkpoint {sequence} is {what}. {TRIGGER_AGAIN}")
-                region.record_reset_answer(_answer(event, kcr.run_name(context), str(answer.get("reason") or "")))
+            row = region.checkpoints.show(sequence).checkpoint
+            if not row.is_complete or not row.is_current:
+                what = row.state if not row.is_complete else "not on the current timeline any more"
+                raise CheckpointNotUsable(f"checkpoint {sequence} is {what}. {TRIGGER_AGAIN}")
+            region.resets.record_answer(_answer(event, kcr.run_name(context), str(answer.get("reason") or "")))
         return {
             "region": self.region,
             "checkpoint": int(row.sequence),
             "timeline": int(row.timeline),
             "boundary": None if row.boundary is None else row.boundary.isoformat(),
-            "by": responder(event),
+            "by": reset_form.responder(event),
             "reason": str(answer.get("reason") or ""),
         }
 
@@ -186,7 +170,7 @@ def _answer(event: Mapping[str, Any], request_id: str, reason: str, digest: str 
 
     return ResetAnswer(
         request_id=RequestId(request_id),
-        who=responder(event) or UNNAMED,
+        who=reset_form.responder(event) or UNNAMED,
         answered_at=event["responded_at"],
         reason=reason,
         digest=digest,
@@ -202,8 +186,8 @@ def _sequence(answer: Mapping[str, object]) -> int:
 
 def _label(one: WayBack) -> str:
     row = one.checkpoint
-    made = "" if row.finished_at is None else f"made {shown(row.finished_at)}"
-    boundary = "" if row.boundary is None else f"boundary {shown(row.boundary)}"
+    made = "" if row.finished_at is None else f"made {reset_form.shown(row.finished_at)}"
+    boundary = "" if row.boundary is None else f"boundary {reset_form.shown(row.boundary)}"
     runs = few([run.run_id for run in one.runs], LABEL_RUNS)
     pinned = f"pinned as {row.pinned_as}" if row.pinned_as else ""
     return " · ".join(text for text in (str(row.sequence), boundary or made, runs, _again(one), pinned) if text)
@@ -220,16 +204,16 @@ def _body(found: Sequence[WayBack]) -> str:
     rows = [
         (
             str(one.checkpoint.sequence),
-            "" if one.checkpoint.boundary is None else shown(one.checkpoint.boundary),
+            "" if one.checkpoint.boundary is None else reset_form.shown(one.checkpoint.boundary),
             few([f"{run.dag_id} / {run.run_id}" for run in one.runs], TABLE_RUNS) or "none",
             f"{one.replay:,}" if one.moved else "moves nothing",
-            "" if one.checkpoint.finished_at is None else shown(one.checkpoint.finished_at),
+            "" if one.checkpoint.finished_at is None else reset_form.shown(one.checkpoint.finished_at),
             one.checkpoint.pinned_as,
         )
         for one in found
     ]
     head = ("Checkpoint", "Boundary", "DAG runs answered", "Records again", "Made at", "Pinned as")
-    parts = [table(head, rows, numbers=(0, 3))]
+    parts = [reset_form.table(head, rows, numbers=(0, 3))]
     if not any(one.moved for one in found):
         parts.insert(0, NOTHING_MOVES)
     return "\n\n".join(parts)
@@ -262,14 +246,7 @@ class KcrPlanResetOperator(RegionOperator):
 
     template_fields = (
         *RegionOperator.template_fields,
-        "target",
-        "groups",
-        "topics",
-        "skip",
-        "forward",
-        "allow_partial",
-        "forced",
-        "consent_upsert",
+        *("target", "groups", "topics", "skip", "forward", "allow_partial", "forced", "consent_upsert"),
     )
 
     def __init__(
@@ -306,9 +283,9 @@ class KcrPlanResetOperator(RegionOperator):
         from airflow_kcr.protocol.region.rows import Requester
 
         with self.lent(context) as region:
-            choice = given(self, context, None, "target") if self.target is None else {}
+            choice = reset_form.given(self, context, None, "target") if self.target is None else {}
             option, value = _option(self.target, choice)
-            request = region.reset_request(
+            request = region.resets.request(
                 option,
                 value,
                 groups=_texts(self.groups, "groups"),
@@ -317,10 +294,10 @@ class KcrPlanResetOperator(RegionOperator):
             )
             request = replace(
                 request,
-                forward=truth(self.forward, "forward"),
-                allow_partial=truth(self.allow_partial, "allow_partial"),
-                forced=truth(self.forced, "forced"),
-                consent_upsert=truth(self.consent_upsert, "consent_upsert"),
+                forward=reset_form.truth(self.forward, "forward"),
+                allow_partial=reset_form.truth(self.allow_partial, "allow_partial"),
+                forced=reset_form.truth(self.forced, "forced"),
+                consent_upsert=reset_form.truth(self.consent_upsert, "consent_upsert"),
             )
             who = Requester(who=str(choice.get("by") or ""), reason=str(choice.get("reason") or ""))
             plan = _plan(region, request, who, context)
@@ -340,7 +317,7 @@ def _plan(region: Region, request: ResetRequest, who: Requester, context: Contex
         CheckpointNotUsable: the logs do not have the target any more.
     """
     name = f"{kcr.request_id(context)}/try {context['ti'].try_number}"
-    plan = region.plan_reset(request, request_id=name, requester=who)
+    plan = region.resets.plan(request, request_id=name, requester=who)
     if plan.totals.unreachable:
         from airflow_kcr.api.resets import way_out
 
@@ -397,7 +374,7 @@ ASKED_AGAIN: Final = 5
 """How often a person is asked again, where who asked for the reset has approved it."""
 
 
-class KcrApproveResetOperator(ApprovalOperator):
+class KcrApproveResetOperator(OfRegion, ApprovalOperator):
     """Asks a person to approve a plan, and returns the plan with the name and the reason of the approver.
 
     The form shows the totals first, then the partitions that move most. If the plan is rejected, the tasks after it are
@@ -417,9 +394,7 @@ class KcrApproveResetOperator(ApprovalOperator):
         kwargs: as for `ApprovalOperator`.
     """
 
-    template_fields: Sequence[str] = ("region", "plan", "kcr_conn_id")
-    operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(),)
-    ui_color = "#e4f0f7"
+    template_fields = (*OfRegion.template_fields, "plan")
 
     def __init__(
         self,
@@ -430,7 +405,7 @@ class KcrApproveResetOperator(ApprovalOperator):
         second_person: bool = False,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
-        kwargs = asking(type(self).__name__, {"retries": ASKED_AGAIN, **kwargs})
+        kwargs = reset_form.asking(type(self).__name__, {"retries": ASKED_AGAIN, **kwargs})
         kwargs.setdefault("subject", "Reset: approve the plan")
         super().__init__(**kwargs)
         self.region = region
@@ -445,14 +420,14 @@ class KcrApproveResetOperator(ApprovalOperator):
             AirflowFailException: there is no plan, or it is stale.
             TaskAwaitingInput: always, else; the task continues in `execute_complete`.
         """
-        RegionLink().persist(context, self.region, self.kcr_conn_id)
+        self.show_link(context)
         with translated():
-            plan = planned(given(self, context, self.plan, "plan"))
+            plan = reset_form.planned(reset_form.given(self, context, self.plan, "plan"))
             self._require_fresh(context, plan)
         self.subject = f"Reset region {plan.region}: {plan.target}?"
         if not plan.totals.moved:
             self.subject += " It moves nothing"
-        self.body = markdown(plan)
+        self.body = reset_form.markdown(plan)
         if self.second_person:
             askers = " and ".join(self._askers(context, plan))
             self.body = f"Has to be approved by another user than {askers}.\n\n{self.body}"
@@ -465,7 +440,7 @@ class KcrApproveResetOperator(ApprovalOperator):
                     title="Plan",
                     description="The plan above; leave it as it is.",
                 ),
-                "reason": reason_param(plan.requester.reason),
+                "reason": reset_form.reason_param(plan.requester.reason),
             }
         )
         context["ti"].xcom_push(key=SHOWN, value=plan.summary())
@@ -478,21 +453,21 @@ class KcrApproveResetOperator(ApprovalOperator):
             AirflowException: the user who asked for the reset approved it: the task is retried, and asks again.
             AirflowFailException: the plan is stale, another one was shown, or there was no answer in time.
         """
-        with answered():
+        with reset_form.answered():
             super().execute_complete(context, event)
         pull: Any = context["ti"].xcom_pull
         with translated():
-            plan = planned(pull(task_ids=self.task_id, key=SHOWN))
+            plan = reset_form.planned(pull(task_ids=self.task_id, key=SHOWN))
         reason = str((event["params_input"] or {}).get("reason") or plan.requester.reason)
         is_approved = event["chosen_options"] == [self.APPROVE]
         if is_approved:
             self._require_approvable(context, plan, event)
-            with translated(), KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
-                region.record_reset_answer(_answer(event, plan.plan, reason, plan.digest))
+            with self.lent(context) as region:
+                region.resets.record_answer(_answer(event, plan.plan, reason, plan.digest))
         return {
             "plan": plan.summary(),
             "approved": is_approved,
-            "by": responder(event),
+            "by": reset_form.responder(event),
             "at": str(event["responded_at"].isoformat()),
             "reason": reason,
         }
@@ -509,7 +484,7 @@ class KcrApproveResetOperator(ApprovalOperator):
                 raise StalePlan(f"Airflow showed plan {seen}, and not {name}, which there is now. {TRIGGER_AGAIN}")
             self._require_fresh(context, plan)
         if self.second_person:
-            askers, approver = self._askers(context, plan), responder(event)
+            askers, approver = self._askers(context, plan), reset_form.responder(event)
             if not approver or approver in askers:
                 raise AirflowException(
                     f"{approver or UNNAMED} approved the plan, which has to be approved by "
@@ -517,15 +492,15 @@ class KcrApproveResetOperator(ApprovalOperator):
                 )
 
     def _require_fresh(self, context: Context, plan: Plan) -> None:
-        with KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
+        with self.lent(context) as region:
             try:
-                region.require_fresh(plan)
+                region.resets.require_fresh(plan)
             except StalePlan as error:
                 raise StalePlan(f"{error.message}. {TRIGGER_AGAIN}") from error
 
     def _askers(self, context: Context, plan: Plan) -> list[str]:
-        with translated(), KcrHook(self.kcr_conn_id).region(self.region, kcr.requester(context)) as region:
-            choosers = region.reset_choosers(kcr.run_name(context))
+        with self.lent(context) as region:
+            choosers = region.resets.choosers(kcr.run_name(context))
         return sorted({kcr.requester(context).who, plan.requester.who, *choosers} - {""})
 
 
@@ -587,13 +562,13 @@ class KcrApplyResetOperator(WaitingOperator):
             ConfigurationError: it was not approved, or is of another region.
         """
         document = self._document(context)
-        plan = planned(document)
-        if region.applied_reset(plan.plan) is None and not (self.forced or plan.request.forced):
+        plan = reset_form.planned(document)
+        if region.resets.applied(plan.plan) is None and not (self.forced or plan.request.forced):
             self._require_membership(region)
         requester = kcr.requester(context)
         reason = str(document.get("reason") or plan.requester.reason or self.reason)
         try:
-            view = region.apply_reset(
+            view = region.resets.apply(
                 plan,
                 reason or f"run {requester.run_id} of DAG {requester.dag_id}",
                 forced=self.forced,
@@ -608,8 +583,8 @@ class KcrApplyResetOperator(WaitingOperator):
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Return what was reset: id, plan, epoch, timeline, what it undid, and who asked."""
-        plan = planned(self._document(context)).plan
-        view = region.applied_reset(plan)
+        plan = reset_form.planned(self._document(context)).plan
+        view = region.resets.applied(plan)
         if view is None:
             raise ConfigurationError(f"the reset of plan {plan} is gone; was the region deleted?")
         document = view.to_json()
@@ -617,7 +592,7 @@ class KcrApplyResetOperator(WaitingOperator):
         return {name: document[name] for name in names}
 
     def _document(self, context: Context) -> Mapping[str, object]:
-        document = given(self, context, self.plan, "plan")
+        document = reset_form.given(self, context, self.plan, "plan")
         if document.get("approved") is False:
             raise ConfigurationError(f"the plan was rejected by {document.get('by') or 'a user'}; it is not applied")
         return document

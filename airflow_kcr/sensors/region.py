@@ -12,35 +12,26 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, TimedOut
+from airflow_kcr.goals import CheckpointExists, Reaching, RegionReaches, WaitingFor
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import KcrHook, translated
-from airflow_kcr.hooks.links import RegionLink
-from airflow_kcr.protocol.values import checked_instant, format_instant, parse_instant
-from airflow_kcr.triggers.payloads import (
-    CheckpointExists,
-    LagBelow,
-    MembershipHealthy,
-    Progresses,
-    RegionReaches,
-    TriggerAnswer,
-    WaitingFor,
-)
+from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
+from airflow_kcr.protocol.values import CheckpointNumber, checked_instant, format_instant, parse_instant
+from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, TriggerAnswer
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
-from airflow_kcr.verbs import Reaching
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import Context
 
-    from airflow_kcr.triggers.probes import Probe
+    from airflow_kcr.api import Progress
 
 
 BACKSTOP: Final = timedelta(seconds=60)
 """How much later than the trigger Airflow itself gives up: this counts only if no triggerer runs."""
 
 
-class RegionSensor(BaseSensorOperator):
+class RegionSensor(OfRegion, BaseSensorOperator):
     """A sensor of one region.
 
     `timeout` counts from the first poll, `soft_fail` makes whatever would fail the task a skip, as for every sensor;
@@ -54,10 +45,6 @@ class RegionSensor(BaseSensorOperator):
         retry_delay: how long to wait before that.
         kwargs: as for every sensor.
     """
-
-    template_fields: Sequence[str] = ("region", "kcr_conn_id")
-    operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(),)
-    ui_color = "#e4f0f7"
 
     def __init__(
         self,
@@ -91,7 +78,7 @@ class RegionSensor(BaseSensorOperator):
             AirflowFailException: it can't be reached any more.
             AirflowException: the store was away.
         """
-        RegionLink().persist(context, self.region, self.kcr_conn_id)
+        self.show_link(context)
         if not self.deferrable:
             return super().execute(context)
         return self.resume_execution("begin", None, context)
@@ -100,20 +87,20 @@ class RegionSensor(BaseSensorOperator):
         """Probe once; wait without a slot if that was too early. Goes through Airflow's `soft_fail`."""
         with self._translated():
             wanted = self.waiting_for(context)
-            found = self._probe(wanted)
-        if found is not None and found.missing is None:
+            missing, now = self._probe(wanted)
+        if missing is None and now is not None:
             return
         longest = timedelta(seconds=self.timeout)
         if self.execution_timeout is not None:
             longest = min(longest, self.execution_timeout)
-        self.log.info("%s", "waiting for Kafka" if found is None else found.missing)
+        self.log.info("%s", missing or "waiting for Kafka")
         self.defer(
             trigger=RegionTrigger.waiting(
                 kcr_conn_id=self.kcr_conn_id,
                 region=self.region,
                 waiting_for=wanted,
                 deadline=longest,
-                asked_at="" if found is None else format_instant(found.now),
+                asked_at="" if now is None else format_instant(now),
             ),
             method_name="resume",
             timeout=longest + BACKSTOP,
@@ -135,12 +122,10 @@ class RegionSensor(BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         """Return whether it is reached; what is missing is in the log."""
         with self._translated():
-            found = self._probe(self.waiting_for(context))
-        if found is None:
-            return False
-        if found.missing is not None:
-            self.log.info("%s", found.missing)
-        return found.missing is None
+            missing, now = self._probe(self.waiting_for(context))
+        if missing is not None:
+            self.log.info("%s", missing)
+        return missing is None and now is not None
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -152,18 +137,17 @@ class RegionSensor(BaseSensorOperator):
                 self.log.warning("%s", error)  # Airflow's skip has no reason but that one was asked for
             raise
 
-    def _probe(self, wanted: WaitingFor) -> Probe | None:
-        """Return what one poll has found; None: Kafka did not answer, which may heal while one waits."""
+    def _probe(self, wanted: WaitingFor) -> tuple[Progress | None, datetime | None]:
+        """Return what one poll has found missing, and the store's clock; None: Kafka did not answer, which may heal."""
         from airflow_kcr.protocol.values import region_name
         from airflow_kcr.triggers.probes import probe
 
-        hook = KcrHook(self.kcr_conn_id)
-        with hook.opened() as store:
+        with self.hook.opened() as store:
             try:
-                return probe(store, region_name(self.region), wanted, hook)
+                return probe(store, region_name(self.region), wanted, self.hook)
             except BrokerUnavailable as error:
                 self.log.warning("%s", error.message)
-                return None
+                return None, None
 
 
 # The sensors
@@ -209,18 +193,18 @@ class KcrCheckpointSensor(RegionSensor):
         if self.sequence is not None:
             if not str(self.sequence).isdecimal():
                 raise ConfigurationError(f"sequence is {self.sequence!r}; give the number of a checkpoint")
-            return CheckpointExists(sequence=int(self.sequence))
+            return CheckpointExists(sequence=CheckpointNumber(int(self.sequence)))
         if isinstance(self.boundary, datetime):
-            return CheckpointExists(boundary=format_instant(self.boundary))
+            return CheckpointExists(boundary=checked_instant(self.boundary))
         if self.boundary is not None:
-            return CheckpointExists(boundary=format_instant(parse_instant(self.boundary)))
+            return CheckpointExists(boundary=parse_instant(self.boundary))
         interval = kcr.interval_of(context)
         if interval is None:
             raise ConfigurationError(
                 f"run {context['dag_run'].run_id} has no data interval whose checkpoint could be waited for; give "
                 "boundary or sequence"
             )
-        return CheckpointExists(boundary=format_instant(checked_instant(interval[1])))
+        return CheckpointExists(boundary=checked_instant(interval[1]))
 
 
 class KcrLagSensor(RegionSensor):

@@ -1,119 +1,27 @@
-"""What a trigger waits for, and what it answers, as values that travel as JSON.
-
-Airflow stores a trigger as its arguments and recreates it wherever it is to run, so all that it knows is here. Nothing
-of it is a secret, and nothing of it changes while it waits.
-"""
+"""What a trigger waits for, a goal or what only Kafka can tell, and what it answers, as values that travel as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Self, TypeAlias, cast
+from typing import Self, TypeAlias, cast
 
+from airflow_kcr import goals
 from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
+from airflow_kcr.goals import WaitingFor
 from airflow_kcr.protocol import documents
-from airflow_kcr.verbs import Reaching
-
-
-class _Payload:
-    __slots__ = ()
-
-    kind: ClassVar[str]
-    """Names the class in JSON."""
-
-    asks_kafka: ClassVar[bool] = False
-    """Whether the store alone can't tell."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, its kind among them."""
-        return cast("dict[str, Any]", documents.write(self, WaitingFor))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestPublished(_Payload):
-    """The request of a request id is answered by a checkpoint that is published."""
-
-    kind = "checkpoint_published"
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointCommitted(_Payload):
-    """A checkpoint is published, and it is known whether Kafka holds its offsets: yes, no or superseded."""
-
-    kind = "checkpoint_committed"
-
-    sequence: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointExists(_Payload):
-    """The current timeline has a published checkpoint at or beyond a boundary, or of at least a sequence.
-
-    One of the two is given.
-    """
-
-    kind = "checkpoint_exists"
-
-    boundary: str | None = None
-    """An instant, as ISO 8601 with a zone."""
-
-    sequence: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.boundary is None) == (self.sequence is None):
-            raise ConfigurationError(
-                "a checkpoint is waited for by its boundary or by its sequence; give one of the two"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionReaches(_Payload):
-    """The region is what a verb has asked for."""
-
-    kind = "region_reaches"
-
-    state: Reaching
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progresses(_Payload):
+class Progresses(WaitingFor):
     """The region runs, and nothing in it waits for longer than it may."""
 
     kind = "progresses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetFinished(_Payload):
-    """A person's accepted reset, by its request id, is done."""
-
-    kind = "reset_done"
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembersEnded(_Payload):
-    """The application that hosts these members has ended with its region."""
-
-    kind = "members_ended"
-
-    group: str
-    indexes: tuple[int, ...]
-    before: tuple[int, ...]
-    """The incarnation that each of them had before the application was started."""
-
-    come_by: str = ""
-    """When the first of them has to have come at the latest, by the store's clock, as ISO 8601; empty: whenever."""
-
-    last_request: str = ""
-    """The request id that the application ends by, for the case that its task is killed; empty: it does not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipHealthy(_Payload):
+class MembershipHealthy(WaitingFor):
     """Every check of the region's groups is all right, as `kcr group validate` makes them."""
 
     kind = "membership_healthy"
@@ -124,7 +32,7 @@ class MembershipHealthy(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LagBelow(_Payload):
+class LagBelow(WaitingFor):
     """Total consumer lag is below a threshold."""
 
     kind = "lag_below"
@@ -138,27 +46,27 @@ class LagBelow(_Payload):
             raise ConfigurationError(f"lag is waited for below a number above 0, not below {self.records}")
 
 
-WaitingFor: TypeAlias = (
-    RequestPublished
-    | CheckpointCommitted
-    | CheckpointExists
-    | RegionReaches
+_Known: TypeAlias = (
+    goals.RequestPublished
+    | goals.CheckpointCommitted
+    | goals.CheckpointExists
+    | goals.RegionReaches
+    | goals.ResetFinished
+    | goals.MembersEnded
     | Progresses
-    | ResetFinished
-    | MembersEnded
     | MembershipHealthy
     | LagBelow
 )
 
 
 def waiting_for_from_json(value: Mapping[str, object]) -> WaitingFor:
-    """Return what `to_json` of a payload was made of.
+    """Return what `to_json` was made of.
 
     Raises:
         ConfigurationError: it is no payload of this version; a task that was deferred by another one asks again.
     """
     try:
-        return cast("WaitingFor", documents.read(value, cast("type[object]", WaitingFor)))
+        return cast("WaitingFor", documents.read(value, cast("type[object]", _Known)))
     except ValueError as error:
         kind, arguments = value.get("kind", ""), value.keys() - {"kind"}
         raise ConfigurationError(

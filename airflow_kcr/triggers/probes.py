@@ -13,34 +13,21 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.api import goals, partitions
-from airflow_kcr.api.goals import AWAY, Progress, missing, reconciled
+from airflow_kcr.api import partitions
 from airflow_kcr.api.regions import connect
 from airflow_kcr.api.validation import validate
+from airflow_kcr.api.waiting import AWAY, Progress, missing, reconciled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
+from airflow_kcr.goals import RUNNING, Goal, WaitingFor
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import liveness, waits
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, MemberId, RegionName, RequestId, parse_instant
+from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.store.regions import RegionStore, Sign
-from airflow_kcr.triggers.payloads import (
-    CheckpointCommitted,
-    CheckpointExists,
-    LagBelow,
-    MembersEnded,
-    MembershipHealthy,
-    Progresses,
-    RegionReaches,
-    RequestPublished,
-    ResetFinished,
-    Status,
-    TriggerAnswer,
-    WaitingFor,
-)
+from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, Status, TriggerAnswer
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-    from airflow_kcr.api.goals import Goal
     from airflow_kcr.hooks.kcr import KcrHook
     from airflow_kcr.protocol.region.state import Region as StoredRegion
 
@@ -48,47 +35,10 @@ REFRESH: Final = 10.0
 """Seconds after which a region is read again though nothing happened in it."""
 
 
-def goal_of(waiting_for: WaitingFor) -> Goal | None:
-    """Return the goal that a payload means; None: the store alone can't tell.
-
-    Raises:
-        ConfigurationError: its instant is none.
-    """
-    match waiting_for:
-        case RequestPublished(request_id=request_id):
-            return goals.published(RequestId(request_id))
-        case CheckpointCommitted(sequence=sequence):
-            return goals.committed(CheckpointNumber(sequence))
-        case CheckpointExists(boundary=boundary, sequence=number):
-            return goals.exists(
-                boundary=None if boundary is None else parse_instant(boundary),
-                sequence=None if number is None else CheckpointNumber(number),
-            )
-        case RegionReaches(state=state):
-            return goals.STATES[state]
-        case ResetFinished(request_id=request_id):
-            return goals.reset_done(RequestId(request_id))
-        case MembersEnded(group=group, indexes=indexes, before=before, come_by=come_by):
-            members = (MemberId(GroupId(group), index) for index in indexes)
-            latest = parse_instant(come_by) if come_by else None
-            return goals.ended(dict(zip(members, before, strict=True)), come_by=latest)
-        case MembershipHealthy() | LagBelow() | Progresses():
-            return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """How far a region was from what a task waits for."""
-
-    missing: Progress | None
-    """None: it is reached."""
-
-    now: datetime
-    """The store's clock then."""
-
-
-def probe(store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: KcrHook) -> Probe:
-    """Return how far a region is from what a task waits for.
+def probe(
+    store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: KcrHook
+) -> tuple[Progress | None, datetime]:
+    """Return how far a region is from what a task waits for (None: it is reached), and the store's clock then.
 
     Args:
         store: where the region is.
@@ -102,22 +52,23 @@ def probe(store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: K
         StoreError, BrokerUnavailable: the store or a broker is away.
     """
     region, now = reconciled(store, name)
-    return Probe(missing=_progress(store, region, now, waiting_for, hook), now=now)
+    return _progress(store, region, now, waiting_for, hook), now
 
 
 def _progress(
     store: RegionStore, region: StoredRegion, now: datetime, waiting_for: WaitingFor, hook: KcrHook
 ) -> Progress | None:
-    goal = goal_of(waiting_for)
-    if goal is not None:
-        return None if goal.is_reached(region, now) else missing(region, now, goal)
-    if isinstance(waiting_for, LagBelow):
-        return _lag(store, region, waiting_for, hook)
-    if isinstance(waiting_for, Progresses):
-        return _standing(store, region, now)
-    if isinstance(waiting_for, MembershipHealthy):
-        return _membership(store, region, now, waiting_for, hook)
-    raise TypeError(waiting_for)
+    match waiting_for:
+        case LagBelow():
+            return _lag(store, region, waiting_for, hook)
+        case Progresses():
+            return _standing(store, region, now)
+        case MembershipHealthy():
+            return _membership(store, region, now, waiting_for, hook)
+        case Goal():
+            return None if waiting_for.is_reached(region, now) else missing(region, now, waiting_for)
+        case _:
+            raise TypeError(waiting_for)
 
 
 def _lag(store: RegionStore, region: StoredRegion, wanted: LagBelow, hook: KcrHook) -> Progress | None:
@@ -135,8 +86,8 @@ def _lag(store: RegionStore, region: StoredRegion, wanted: LagBelow, hook: KcrHo
 
 
 def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progress | None:
-    if not goals.RUNNING.is_reached(region, now):
-        return missing(region, now, goals.RUNNING)
+    if not RUNNING.is_reached(region, now):
+        return missing(region, now, RUNNING)
     stalled = liveness.judge(region, now, store.seen(region.name)).stalled
     named = [wait.text() for wait in stalled]
     return _missing("to make progress again; it is stalled", region, named) if named else None
@@ -145,12 +96,11 @@ def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progre
 def _membership(
     store: RegionStore, region: StoredRegion, now: datetime, wanted: MembershipHealthy, hook: KcrHook
 ) -> Progress | None:
-    from airflow_kcr.kafka import settings as kafka_names
 
     # A group without a consumer contradicts nothing; the sensor waits for its members to be there.
     absent = [wait.what for wait in waits.absent(region, now) if not wanted.groups or wait.group in wanted.groups]
     groups = [GroupId(group) for group in wanted.groups] or None
-    checks = validate(store, region.name, hook.cluster, kafka_names, groups).checks
+    checks = validate(store, region.name, hook.cluster, groups).checks
     wrong = [
         f"group {check.group}, {check.question}: {check.detail}"
         for check in checks
@@ -236,7 +186,7 @@ class StoreProbes:
     def _remember(self, name: RegionName, sign: Sign | None, found: Mapping[WaitingFor, ProbeResult]) -> None:
         """Remember what was found if a sign tells whether it still holds; the sign is from before the read."""
         self._seen.pop(name, None)
-        if sign is not None and all(goal_of(what) is not None for what in found):
+        if sign is not None and all(isinstance(what, Goal) for what in found):
             self._seen[name] = _Seen(sign=sign, at=monotonic(), found=found)
 
     def probe(

@@ -26,9 +26,10 @@ from airflow.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_kcr.errors import KcrError
+from airflow_kcr.goals import MembersEnded, WaitingFor
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.values import parse_instant, region_name
-from airflow_kcr.triggers.payloads import MembersEnded, Status, TriggerAnswer, WaitingFor, waiting_for_from_json
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer, waiting_for_from_json
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -244,16 +245,12 @@ def _open(url: URL) -> StoreProbes:
 
 def _ask_last(url: URL, region: str, request_id: str) -> None:
     from airflow_kcr.api.regions import opened
-    from airflow_kcr.protocol.region.commands import RequestCheckpoint
-    from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
+    from airflow_kcr.driver.member_pool import ask
+    from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.protocol.values import RequestId
 
-    requester = Requester(who="airflow", reason="the task was killed")
     with opened(url) as store:
-        store.handle(
-            region_name(region),
-            RequestCheckpoint(request_id=RequestId(request_id), purpose=CheckpointPurpose.DRAIN, requester=requester),
-        )
+        ask(store, region_name(region), RequestId(request_id), Requester(who="airflow", reason="the task was killed"))
 
 
 def _probe(probes: StoreProbes, waits: Collection[TriggerWait]) -> _Found:
@@ -300,7 +297,7 @@ class RegionTrigger(BaseTrigger):
     Args:
         kcr_conn_id: the store's connection.
         region: the region's name.
-        waiting_for: `to_json` of one of the payloads.
+        waiting_for: its `to_json`.
         deadline: seconds after which it gives up, counted from `asked_at`.
         asked_at: the store's clock when the task began to wait, as ISO 8601; empty: when the trigger starts.
     """

@@ -121,7 +121,7 @@ def test_a_reset_of_a_group_that_runs(
             region.until(region.consumed, "all consumed")
             region.until_running()
             request = ResetRequest(target=ToOffset(offset=Offset(target)))
-            return measured(lambda: ours.apply_reset(ours.plan_reset(request), "to measure"), delivered)
+            return measured(lambda: ours.resets.apply(ours.resets.plan(request), "to measure"), delivered)
 
         def by_command() -> float:
             region.until(region.consumed, "all consumed")
@@ -172,7 +172,7 @@ def test_a_plan_of_a_thousand_partitions(
 
         def planned(target: Target) -> float:
             began = time.perf_counter()
-            assert region.plan_reset(ResetRequest(target=target)).totals.partitions == MANY
+            assert region.resets.plan(ResetRequest(target=target)).totals.partitions == MANY
             return time.perf_counter() - began
 
         def dry_run() -> float:

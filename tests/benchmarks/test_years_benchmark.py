@@ -102,7 +102,7 @@ def a_round(driver: Driver, number: int, measure: Callable[[Callable[[], object]
         driver.read_back(member)
     region = Region(driver.name, driver.store)
     timed("show", region.show)
-    timed("20 checkpoints", partial(region.checkpoints, last=20))
+    timed("20 checkpoints", partial(region.checkpoints.list, last=20))
     if number % RESET == 0:
         timed("reset", partial(driver.request_reset, first, ResetCause.LEASE_LOST, "to measure"))
         driver.finish_reset()
@@ -124,10 +124,10 @@ def test_looks_at_a_region_that_keeps_all_its_checkpoints(
         keep(durable_store, kept, PARTITIONS, region=driver.name)
         region = Region(driver.name, driver.store)
         looks: dict[str, Callable[[], object]] = {
-            "`checkpoints(last=20)`": partial(region.checkpoints, last=20),
-            "`checkpoints(before=500, last=20)`": partial(region.checkpoints, before=500, last=20),
-            "`resets(last=20)`": partial(region.resets, last=20),
-            "`ways_back(20)`": partial(region.ways_back, 20),
+            "`checkpoints.list(last=20)`": partial(region.checkpoints.list, last=20),
+            "`checkpoints.list(before=500, last=20)`": partial(region.checkpoints.list, before=500, last=20),
+            "`resets.list(last=20)`": partial(region.resets.list, last=20),
+            "`checkpoints.ways_back(20)`": partial(region.checkpoints.ways_back, 20),
             "`show()`": region.show,
             "the region's page": lambda: Overview.of(*driver.store.read(driver.name), NOTHING_SEEN),
         }

@@ -212,7 +212,7 @@ def test_a_look_at_many_partitions_touches_each_as_often(database_url: str, stat
 
 
 LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
-    lambda region, now: CheckpointSummary.newest_of(region, before=None, last=None),
+    lambda region, now: CheckpointSummary.of_page(region, region.archive.checkpoint_page(before=None, last=None)),
     lambda region, now: ways_back(region, 5),
     lambda region, now: of_page(region.name, region.archive.reset_page(before=None, last=None), None),
     lambda region, now: Overview.of(region, now, NOTHING_SEEN),
@@ -247,9 +247,9 @@ def test_what_people_look_at_takes_few_statements(database_url: str) -> None:
         counts = []
         for look in (
             region.show,
-            lambda: region.resets(last=3),
-            lambda: region.checkpoints(last=20),
-            lambda: region.ways_back(20),
+            lambda: region.resets.list(last=3),
+            lambda: region.checkpoints.list(last=20),
+            lambda: region.checkpoints.ways_back(20),
             lambda: Overview.of(*driver.store.look(driver.name)),
         ):
             with statements() as run:

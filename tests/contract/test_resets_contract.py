@@ -34,7 +34,7 @@ def fail(driver: Driver) -> None:
 
 
 def counts(driver: Driver) -> list[tuple[str, int, int]]:
-    found = Region(driver.name, driver.store).resets()
+    found = Region(driver.name, driver.store).resets.list()
     return [(v.cause, v.counted.rewound, v.counted.replayed) for v in found if v.counted and v.counted != Replayed()]
 
 
@@ -68,7 +68,7 @@ def test_what_a_later_reset_rewound_again_counts_for_the_later_one(drive: Drive)
         driver.finish_reset()
         driver.process(width=width)
     assert counts(driver) == [("batch_failed", 30, 30), ("batch_failed", 10, 10)]
-    assert Region(driver.name, driver.store).reset("flights/2").counted == Replayed(rewound=30, replayed=30)
+    assert Region(driver.name, driver.store).resets.show("flights/2").counted == Replayed(rewound=30, replayed=30)
 
 
 def test_the_log_of_a_topic_made_anew_is_not_counted_against_the_one_of_before(drive: Drive) -> None:
@@ -170,7 +170,7 @@ def test_both_stores_count_the_same(drive_twins: Drive, seed: int) -> None:
             case _:
                 driver.process(width=chance.randrange(1, 30))
         driver.finish_reset()
-        Region(driver.name, driver.store).resets(last=chance.randrange(1, 6))
+        Region(driver.name, driver.store).resets.list(last=chance.randrange(1, 6))
 
 
 # -- pages ---------------------------------------------------------------------------------------------------------
@@ -199,13 +199,13 @@ def test_pages_add_up_to_the_list_whatever_became_of_each(drive: Drive) -> None:
             if number % 3 == 0:
                 fail(driver)
         driver.finish_reset()
-    whole = region.resets()
+    whole = region.resets.list()
     assert len({*ids(whole)}) == len(whole) >= 12
     assert {len(view.attempts) for view in whole} == {0, 1, 2}
     for size in (1, 2, 3, 5):
         found: list[ResetView] = []
         before: int | None = None
-        while page := region.resets(before=before, last=size):
+        while page := region.resets.list(before=before, last=size):
             begun = [view.attempts[0].sequence for view in page if view.attempts]
             assert 1 <= len(begun) <= size
             assert len(page) <= 2 * size
@@ -223,13 +223,13 @@ def test_each_is_found_by_each_of_its_names(drive: Drive) -> None:
     fail(driver)
     driver.finish_reset()
     region = Region(driver.name, driver.store)
-    for view in region.resets():
+    for view in region.resets.list():
         for attempt in view.attempts:
             for name in (str(attempt.sequence), f"flights/{attempt.sequence}"):
-                assert region.reset(name) == view
+                assert region.resets.show(name) == view
     for name in ("flights/77", "77", "flights/", "", "9" * 30, "-1"):
         with pytest.raises(UnknownReset, match="has no reset"):
-            region.reset(name)
+            region.resets.show(name)
 
 
 # -- what they cost ------------------------------------------------------------------------------------------------
@@ -251,11 +251,11 @@ def rows_of_lists(url: str, size: int, statistics: Statistics) -> tuple[int, Cou
         driver.finish_reset()
         region = Region(driver.name, driver.store)
         with statements() as run, touched() as rows:
-            newest = region.resets(last=20)
-            region.resets(before=newest[3].attempts[0].sequence, last=20)
-            region.resets(before=500, last=20)
-            region.reset(newest[3].reset_id)
-            region.reset("100")
+            newest = region.resets.list(last=20)
+            region.resets.list(before=newest[3].attempts[0].sequence, last=20)
+            region.resets.list(before=500, last=20)
+            region.resets.show(newest[3].reset_id)
+            region.resets.show("100")
         return len(run), rows
 
 

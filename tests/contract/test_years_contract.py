@@ -82,7 +82,7 @@ def a_day(driver: Driver) -> None:
     driver.handle(RetireCheckpoints())
     region = Region(driver.name, driver.store)
     region.show()
-    region.checkpoints(last=10)
+    region.checkpoints.list(last=10)
     checkpoint_number_of_run(driver.held, "flights", "now")
 
 
@@ -153,9 +153,9 @@ def test_a_run_of_years_ago_still_gets_its_answer_and_an_undone_one_asks_anew(da
 
 
 LOOKS: tuple[Callable[[Region], object], ...] = (
-    lambda region: region.checkpoints(last=20),
-    lambda region: region.checkpoints(before=5_000, last=20),
-    lambda region: region.ways_back(5),
+    lambda region: region.checkpoints.list(last=20),
+    lambda region: region.checkpoints.list(before=5_000, last=20),
+    lambda region: region.checkpoints.ways_back(5),
     lambda region: region.show(),
 )
 
@@ -199,8 +199,8 @@ def keeping(database_url: str) -> Iterator[Driver]:
 def test_looks_at_checkpoints_touch_what_they_show_however_many_are_kept(keeping: Driver) -> None:
     region = Region(keeping.name, keeping.store)
     with touched() as rows:
-        region.checkpoints(last=20)
-        region.ways_back(5)
+        region.checkpoints.list(last=20)
+        region.checkpoints.ways_back(5)
     assert max(rows.values()) <= 3 * FEW, "one statement has the rows of every table, of 20 checkpoints and of 50"
 
 
@@ -241,7 +241,7 @@ def test_a_decision_transfers_as_much_after_a_reset_far_back(keeping: Driver) ->
         keeping.publish()
         keeping.finish_reset()
         sizes.append(transferred(lambda: keeping.held))
-    far, near = (one for one in Region(keeping.name, keeping.store).resets() if one.asked is not None)
+    far, near = (one for one in Region(keeping.name, keeping.store).resets.list() if one.asked is not None)
     assert len(near.undone) <= OWN < 1_000 < len(far.undone)
     assert sizes[0] <= 1.02 * sizes[1]
 

@@ -27,8 +27,8 @@ def run(text: str) -> int:
     from airflow.sdk.exceptions import TaskDeferred
 
     from airflow_kcr.api import Region
+    from airflow_kcr.goals import ResetFinished
     from airflow_kcr.operators.reset import KcrApplyResetOperator
-    from airflow_kcr.triggers.payloads import ResetFinished
     from tests.support.airflow_tasks import FakeTask, task_context
 
     class Telling(KcrApplyResetOperator):

@@ -22,7 +22,6 @@ from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.driver.member_pool import MemberPool
-from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
@@ -186,7 +185,6 @@ def main(arguments: dict[str, Any]) -> None:
                 name,
                 [group],
                 lambda spec, group: nullcontext(reader),
-                kafka_names,
                 member_pool.newest_checkpoint,
             )
             member_pool.start()

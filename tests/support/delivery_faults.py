@@ -128,9 +128,9 @@ class Scene:
         one = self.one
         with Region(one.name, one.store) as region:
             target = checkpoints(one)[-3:][0].sequence
-            plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=target)))
-            region.apply_reset(plan, "to see")
-            region.wait_for_reset(plan.plan, WITHIN)
+            plan = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=target)))
+            region.resets.apply(plan, "to see")
+            region.resets.wait_for(plan.plan, WITHIN)
         self.is_over("reset", "to an older checkpoint")
 
     def judged(self) -> Delivered:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -22,6 +22,16 @@ from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.specs import Applied, Change
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView
+from airflow_kcr.goals import (
+    CheckpointCommitted,
+    CheckpointExists,
+    MembersEnded,
+    Reaching,
+    RegionReaches,
+    RequestPublished,
+    ResetFinished,
+    WaitingFor,
+)
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.protocol import documents, targets
 from airflow_kcr.protocol.invariants.accounting import Redelivery
@@ -61,21 +71,7 @@ from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files.layout import BatchList, ColumnType, DataFile, Manifest, Marker, Retired, Timelines, Undone
 from airflow_kcr.spec import Difference, TakesEffect
 from airflow_kcr.store.regions import Replayed
-from airflow_kcr.triggers.payloads import (
-    CheckpointCommitted,
-    CheckpointExists,
-    LagBelow,
-    MembersEnded,
-    MembershipHealthy,
-    Progresses,
-    RegionReaches,
-    RequestPublished,
-    ResetFinished,
-    Status,
-    TriggerAnswer,
-    WaitingFor,
-)
-from airflow_kcr.verbs import Reaching
+from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, Status, TriggerAnswer
 
 
 class Document(Protocol):
@@ -310,14 +306,14 @@ SCOPES: Final = (
     replace(EVERYTHING, planned=frozenset(OFFSETS)),
 )
 WAITS: Final[tuple[WaitingFor, ...]] = (
-    RequestPublished(request_id="flights_checkpoint/manual__1/drain/-1"),
-    CheckpointCommitted(sequence=7),
-    CheckpointExists(boundary="2026-01-01T01:00:00Z"),
-    CheckpointExists(sequence=7),
+    RequestPublished(request_id=RequestId("flights_checkpoint/manual__1/drain/-1")),
+    CheckpointCommitted(sequence=CheckpointNumber(7)),
+    CheckpointExists(boundary=datetime(2026, 1, 1, 1, tzinfo=UTC)),
+    CheckpointExists(sequence=CheckpointNumber(7)),
     RegionReaches(state=Reaching.PAUSED),
     Progresses(),
-    ResetFinished(request_id="plan-1"),
-    MembersEnded(group="g", indexes=(0, 1), before=(3, 0)),
+    ResetFinished(request_id=RequestId("plan-1")),
+    MembersEnded(group=GroupId("g"), indexes=(0, 1), before=(3, 0)),
     MembershipHealthy(),
     MembershipHealthy(groups=("a", "b")),
     LagBelow(records=100),

@@ -157,9 +157,9 @@ class Orchestra:
                 usable = sorted(c.sequence for c in found if c.state is CheckpointState.PUBLISHED)[-4:-1]
                 if not usable:
                     return False
-                plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=self.random.choice(usable))))
-                region.apply_reset(plan, "to see")
-                region.wait_for_reset(plan.plan, WITHIN)
+                plan = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=self.random.choice(usable))))
+                region.resets.apply(plan, "to see")
+                region.resets.wait_for(plan.plan, WITHIN)
                 done.append(plan.plan)
             return bool(done)
 

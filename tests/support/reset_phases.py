@@ -41,9 +41,9 @@ class Scene:
 
     def apply(self, target: int = TARGET, *, forced: bool = False) -> None:
         """Ask for a reset, and don't wait for it."""
-        plan = self.region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(target))))
+        plan = self.region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(target))))
         if self.ask is None:
-            self.region.apply_reset(plan, "to see", forced=forced)
+            self.region.resets.apply(plan, "to see", forced=forced)
         else:
             self.ask(plan, forced)
         self.request_ids.append(RequestId(plan.plan))

@@ -107,8 +107,8 @@ def judged(play: Play) -> DemoVerdict:
     Raises:
         ServiceFailed, StoreError: a service or the store does not answer.
     """
-    newest = [one.checkpoint for one in play.region.checkpoints() if one.checkpoint.is_current][-1]
-    offsets = {place: Offset(offset) for place, offset in play.region.checkpoint(newest.sequence).offsets.items()}
+    newest = [one.checkpoint for one in play.region.checkpoints.list() if one.checkpoint.is_current][-1]
+    offsets = {place: Offset(offset) for place, offset in play.region.checkpoints.show(newest.sequence).offsets.items()}
     with opened(play.stage.store_url) as store:
         batches = tuple(store.batches(RegionName(REGION)))
     flights = play.stage.folder / "flights.csv"
@@ -188,7 +188,7 @@ def _intervals(play: Play, ends: Sequence[datetime], counted: Sequence[int]) -> 
     before = 0
     for end, in_topic in zip(ends, counted, strict=True):
         checkpoint, run = checkpoints.get(end), runs.get(end)
-        upto = before if checkpoint is None else sum(play.region.checkpoint(checkpoint.sequence).offsets.values())
+        upto = before if checkpoint is None else sum(play.region.checkpoints.show(checkpoint.sequence).offsets.values())
         yield Interval(
             start=end - EVERY,
             end=end,
@@ -305,7 +305,7 @@ def described_offsets(text: str) -> dict[tuple[str, int], int]:
 
 def _reset(play: Play) -> DemoCheck:
     name = f"the reset ({RESET})"
-    for one in play.region.resets():
+    for one in play.region.resets.list():
         who = one.requester
         if who.run_id == play.reset_run:
             return DemoCheck(

@@ -15,7 +15,6 @@ from typing import Final
 import psutil
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.goals import RUNNING, STOPPED
 from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, MARKER, example_dags
 from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, AirflowRun
 from airflow_kcr.embedded.demo.stage import KEPT, Stage, Tell
@@ -23,6 +22,7 @@ from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order, Produced
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, ServiceFailed, TimedOut
+from airflow_kcr.goals import RUNNING, STOPPED
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.schedules import Every
 from airflow_kcr.spec import load
@@ -232,7 +232,7 @@ class Play:
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """Return the published current checkpoints that have a boundary, oldest first; at last up to the last one."""
-        rows = (one.checkpoint for one in self.region.checkpoints())
+        rows = (one.checkpoint for one in self.region.checkpoints.list())
         published = (row for row in rows if row.is_current and row.state is CheckpointState.PUBLISHED)
         return tuple(row for row in published if row.boundary and row.boundary <= self.last)
 
@@ -293,7 +293,7 @@ class Play:
         One whose checkpoint was undone while it ran has failed.
         """
         ended = self._ended()
-        undone = {int(one.checkpoint.sequence) for one in self.region.checkpoints() if one.checkpoint.undone_by}
+        undone = {int(one.checkpoint.sequence) for one in self.region.checkpoints.list() if one.checkpoint.undone_by}
         for run in ended:
             if self.answer_of(run) in undone:
                 self.editor.clear(CHECKPOINT, run.run_id, ["validate", "drain", "commit", "report"])

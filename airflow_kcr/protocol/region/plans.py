@@ -61,6 +61,38 @@ def target_checkpoint(region: Region, request: rows.ResetRequest) -> values.Chec
             return None
 
 
+def require_checkpoint(region: Region, sequence: values.CheckpointNumber) -> rows.Checkpoint:
+    """Return a checkpoint's row.
+
+    Raises:
+        UnknownCheckpoint: there is none of that sequence; the message names those that there are.
+    """
+    row = region.checkpoint_of(sequence)
+    if row is None:
+        known = [str(other.sequence) for other in region.archive.checkpoints(last=10)]
+        newest = f"its newest are {', '.join(known)}" if known else "it has none yet"
+        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; {newest}")
+    return row
+
+
+def require_current(region: Region, sequence: values.CheckpointNumber) -> rows.Checkpoint:
+    """Return a checkpoint's row if it describes the region's past, or may yet come to.
+
+    Raises:
+        UnknownCheckpoint: there is none of that sequence.
+        CheckpointNotUsable: it was aborted, or a reset has undone it; the message says which.
+    """
+    row = require_checkpoint(region, sequence)
+    if row.undone_by is not None:
+        raise CheckpointNotUsable(
+            f"checkpoint {sequence} of region {region.name} was undone by a reset, which opened timeline "
+            f"{row.undone_by}; its records are processed again, and the checkpoint that holds them has another number"
+        )
+    if row.state is rows.CheckpointState.ABORTED:
+        raise CheckpointNotUsable(f"checkpoint {sequence} of region {region.name} was aborted: {row.abort_reason}")
+    return row
+
+
 def of_run(region: Region, dag_id: str, run_id: str) -> values.CheckpointNumber:
     """Return the newest complete current checkpoint that answered a request of a DAG run.
 

@@ -1,6 +1,6 @@
 """Why something waits, said once: what a region waits for, and what a goal still needs, each with whom and since when.
 
-`liveness` judges those that concern the region as a whole, with how long each may last; a goal of the API (`api/goals`)
+`liveness` judges those that concern the region as a whole, with how long each may last; a goal (`airflow_kcr/goals`)
 takes those that stand between the region and what it names. All read the rows of the present only.
 """
 

@@ -309,7 +309,7 @@ class Checkpoints:
                     f"{self._where} is the folder of {self.owner}, and the store's region of that name is another one "
                     f"(id {region.region_id()}), so run {run} has no checkpoint here; {self._those()}"
                 )
-            return region.checkpoint_number_of_run(target.dag_id, target.run_id)
+            return region.checkpoints.number_of_run(target.dag_id, target.run_id)
 
     def _require_in_force(self, sequence: int) -> None:
         by = timelines_in(self.folder).superseded_by(sequence)

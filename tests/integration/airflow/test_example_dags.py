@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.goals import RUNNING, STOPPED
 from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, UnknownRegion
+from airflow_kcr.goals import RUNNING, STOPPED
 from airflow_kcr.schedules import Every
 from tests.support.live_airflow import EVERY, LiveAirflow
 
@@ -71,7 +71,7 @@ def test_flights_are_consumed_each_interval_is_checkpointed_by_its_run_and_each_
         ]
         assert {run.state for run in runs} == {"success"}
         checkpoints = {
-            one.checkpoint.boundary: one.checkpoint for one in region.checkpoints() if one.checkpoint.is_current
+            one.checkpoint.boundary: one.checkpoint for one in region.checkpoints.list() if one.checkpoint.is_current
         }
         for run in runs:
             answer = editor.result("flights_checkpoint", run.run_id, "commit")

@@ -152,7 +152,9 @@ def test_an_undone_checkpoint_is_not_chosen_and_a_new_run_asks_with_a_new_list(
         old = airflow.question(dag, run, "choose")
         assert old.params["checkpoint"]["schema"]["enum"] == [second, first]
         with airflow.region(one.name) as region:
-            view = region.apply_reset(region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=first))), "elsewhere")
+            view = region.resets.apply(
+                region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=first))), "elsewhere"
+            )
         one.until(lambda: one.region().timeline == 2, "the other reset")
         one.until_running()
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.api import Region, goals
+from airflow_kcr import goals
+from airflow_kcr.api import Region
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import SpecRefused, StoreBusy
 from airflow_kcr.spec import parse
@@ -140,7 +141,7 @@ def test_a_group_changes_its_rebalance_protocol_while_its_region_runs_and_back(
         region.stop()
         assert process.wait(60) == 0, log.read_text()[-6000:]
         assert region.verify().violations == ()
-        assert {reset.counted and reset.counted.rewound for reset in region.resets()} == {0}
+        assert {reset.counted and reset.counted.rewound for reset in region.resets.list()} == {0}
         assert total() == 180
 
 

@@ -227,9 +227,9 @@ def reset_of_one_group(pair: Pair) -> None:
     target = checkpoints(pair.west)[0].sequence
     with Region(pair.west.name, pair.west.store) as region:
         scope = Scope(groups=frozenset({GroupId(pair.west.group)}))
-        plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=target), scope=scope))
-        region.apply_reset(plan, "to see")
-        region.wait_for_reset(plan.plan, timedelta(seconds=WITHIN))
+        plan = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=target), scope=scope))
+        region.resets.apply(plan, "to see")
+        region.resets.wait_for(plan.plan, timedelta(seconds=WITHIN))
     begun = next(e for e in told(pair.west, events.ResetBegun) if e.person is not None)
     back = {p.group for p, entry in begun.seek.items() if entry.offset is not None and entry.current != entry.offset}
     assert back == {GroupId(pair.west.group)}

@@ -71,13 +71,13 @@ def test_a_reset_behind_an_upserted_table_needs_consent_and_its_replay_makes_it_
         assert rows(servers.target.url(), "latest") == newest(one)
 
         with Region(one.name, one.store) as region:
-            plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=checkpoints(one)[0].sequence)))
+            plan = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=checkpoints(one)[0].sequence)))
             before = region.show()
             with pytest.raises(UpsertNeedsConsent, match="out"):
-                region.apply_reset(plan, "without consent")
+                region.resets.apply(plan, "without consent")
             assert region.show().epoch == before.epoch, "nothing was changed"
-            region.apply_reset(plan, "with consent", consent_upsert=True)
-            region.wait_for_reset(plan.plan, timedelta(seconds=WITHIN))
+            region.resets.apply(plan, "with consent", consent_upsert=True)
+            region.resets.wait_for(plan.plan, timedelta(seconds=WITHIN))
         one.fill(30)
         finished(one, WITHIN)
 

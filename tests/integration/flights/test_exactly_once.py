@@ -174,9 +174,9 @@ def test_the_table_is_what_a_direct_computation_gives_after_a_kill_and_a_reset(
         # Back to a checkpoint that retention does not reach meanwhile: what is newer leaves the table, and comes again.
         found = one.checkpoints()
         target = ToCheckpoint(sequence=CheckpointNumber(found[(len(found) - 1) // 2]))
-        plan = one.region.plan_reset(ResetRequest(target=target))
-        one.region.apply_reset(plan, "to see")
-        one.region.wait_for_reset(plan.plan, timedelta(seconds=120))
+        plan = one.region.resets.plan(ResetRequest(target=target))
+        one.region.resets.apply(plan, "to see")
+        one.region.resets.wait_for(plan.plan, timedelta(seconds=120))
         one.until(lambda: rows(target_url) == FLIGHTS, "every flight in the table again")
         one.region.stop()
         one.until(lambda: one.row().state is RegionState.STOPPED, "stopped")

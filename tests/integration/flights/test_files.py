@@ -116,7 +116,7 @@ def test_the_checkpoints_hold_each_flight_once_after_a_kill_and_a_reset(
         one.region.wait_for_checkpoint(one.region.drain().request.request_id)
         oldest = one.checkpoints()[0]
         # On a busy machine it would be retired by the time that every flight is consumed.
-        one.region.pin(oldest)
+        one.region.checkpoints.pin(oldest)
         producer.produce(kafka.settings, Order(topic=one.topic, first=FLIGHTS, rate=RATE))
         one.until(lambda: consumed() > 0 and len(one.checkpoints()) > 1, "records and a checkpoint")
         os.killpg(victim.pid, signal.SIGKILL)
@@ -129,9 +129,9 @@ def test_the_checkpoints_hold_each_flight_once_after_a_kill_and_a_reset(
         assert sorted(again[0]) == sorted(again[1])
         # Back to the oldest checkpoint: the checkpoints after it are superseded, and what they had comes again.
         newest = one.checkpoints()[-1]
-        plan = one.region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(oldest))))
-        one.region.apply_reset(plan, "to see")
-        one.region.wait_for_reset(plan.plan, timedelta(seconds=120))
+        plan = one.region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(oldest))))
+        one.region.resets.apply(plan, "to see")
+        one.region.resets.wait_for(plan.plan, timedelta(seconds=120))
         with pytest.raises(CheckpointNotUsable, match="superseded by timeline 2"):
             read_checkpoint(spark, path, sequence=newest)
         one.until(lambda: one.row().state is RegionState.RUNNING and consumed() == FLIGHTS, "every flight once more")

@@ -18,7 +18,6 @@ from airflow_kcr.api import Region
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.validation import validate
-from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import RequestCheckpoint, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
@@ -70,7 +69,7 @@ def watched(
         stored = RegionSpec.from_json(one.region().spec.text)
         with real_reader(stored, GroupId(one.group)) as reader:
             watch = GroupWatch(
-                one.store, one.name, one.region().rules.groups, lambda _, __: nullcontext(reader), kafka_names, newest
+                one.store, one.name, one.region().rules.groups, lambda _, __: nullcontext(reader), newest
             )
             watch.start()
             try:
@@ -209,7 +208,7 @@ def test_fail_halts_and_each_way_out_that_it_names_goes_on(
 
 def looked(one: Live) -> tuple[object, ...]:
     """Who is in the groups, looked at now."""
-    found = validate(one.store, one.name, real_reader, kafka_names)
+    found = validate(one.store, one.name, real_reader)
     return tuple(o for strangers in found.foreign_consumers.values() for o in strangers)
 
 

@@ -93,7 +93,9 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
     if way.startswith("kcr"):
         assert restore_point is not None
         with Region(region.name, region.url) as opened:
-            region.until(lambda: tried(lambda: opened.repair_commit(int(restore_point))), "the restore point is told")
+            region.until(
+                lambda: tried(lambda: opened.checkpoints.repair(int(restore_point))), "the restore point is told"
+            )
     else:
         arguments = ("--group", region.group, "--topic", region.topic)
         consumer_groups(region.kafka.bootstrap_servers, "--delete-offsets", *arguments)

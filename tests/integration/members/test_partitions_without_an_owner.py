@@ -14,7 +14,6 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.validation import validate
-from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
@@ -164,7 +163,7 @@ def test_partitions_added_during_a_drain_with_a_member_down_are_read(lend: Lend,
 
 def claims_of(region: Live) -> Check:
     """What the validation says of the claims."""
-    found = validate(region.store, region.name, real_reader, kafka_names)
+    found = validate(region.store, region.name, real_reader)
     return next(check for check in found.checks if check.question is Question.CLAIMS)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.validation import validate
-from airflow_kcr.kafka import settings as names
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.validation import Question
@@ -51,7 +50,7 @@ def test_two_members_share_the_work_and_everything_is_processed_once(
         region.fill(200)
         settled(region, record_property)
         assert region.account().repeated == 0
-        found = {check.question: check for check in validate(region.store, region.name, real_reader, names).checks}
+        found = {check.question: check for check in validate(region.store, region.name, real_reader).checks}
         assert found[Question.PROTOCOL].detail.startswith("consumer, assignor uniform")
         assert (found[Question.TIMES].verdict, found[Question.FOREIGN_CONSUMERS].verdict) == (CheckVerdict.OK,) * 2
 

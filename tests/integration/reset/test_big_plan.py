@@ -19,5 +19,5 @@ def test_a_thousand_partitions_are_planned(kafka: Kafka, database_url: str) -> N
         driver.up()
         with Region(driver.name, driver.store) as region:
             for target in (ToEarliest(), ByDuration(back=timedelta(hours=1))):
-                assert region.plan_reset(ResetRequest(target=target)).totals.partitions == PARTITIONS
+                assert region.resets.plan(ResetRequest(target=target)).totals.partitions == PARTITIONS
     kafka.delete_topic(topic)

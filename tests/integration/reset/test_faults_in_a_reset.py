@@ -259,7 +259,7 @@ def ended(scene: Stage, request_id: RequestId) -> ResetView:
             return False
 
     scene.one.until(is_ended, f"reset {request_id} done or failed", PATIENCE)
-    view = scene.region.applied_reset(request_id)
+    view = scene.region.resets.applied(request_id)
     assert view is not None
     return view
 

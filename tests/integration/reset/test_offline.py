@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.errors import GroupNotEmpty
+from airflow_kcr.goals import STOPPED
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.targets import FromFile, ToEarliest, ToOffset
@@ -41,13 +41,13 @@ def test_kafkas_tool_and_a_plan_understand_each_other(kafka: Kafka, stopped: Liv
     topic, group = stopped.topic, stopped.group
     with Region(stopped.name, stopped.store) as region:
         # Ours: planned, applied, and Kafka holds it.
-        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(100))))
-        assert region.apply_reset(plan, "to see").state == "done"
+        plan = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(100))))
+        assert region.resets.apply(plan, "to see").state == "done"
         assert kafka.committed(group, topic) == {(topic, n): 100 for n in range(3)}
 
         # Our CSV, taken by Kafka's tool.
         ours = tmp_path / "ours.csv"
-        ours.write_text(region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(77)))).to_csv())
+        ours.write_text(region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(77)))).to_csv())
         reset = ("--group", group, "--reset-offsets")
         consumer_groups(kafka.bootstrap_servers, *reset, "--from-file", str(ours), "--execute")
         assert kafka.committed(group, topic) == {(topic, n): 77 for n in range(3)}
@@ -56,9 +56,9 @@ def test_kafkas_tool_and_a_plan_understand_each_other(kafka: Kafka, stopped: Liv
         theirs = consumer_groups(
             kafka.bootstrap_servers, *reset, "--topic", f"{topic}:0,2", "--to-offset", "60", "--dry-run", "--export"
         )
-        applied = region.plan_reset(region.reset_request("from-file", theirs.out))
+        applied = region.resets.plan(region.resets.request("from-file", theirs.out))
         assert [line.target for line in applied.entries] == [60, 100, 60]
-        region.apply_reset(applied, "to see")
+        region.resets.apply(applied, "to see")
         assert kafka.committed(group, topic) == {(topic, 0): 60, (topic, 1): 100, (topic, 2): 60}
 
         # And the members resume there.
@@ -68,7 +68,7 @@ def test_kafkas_tool_and_a_plan_understand_each_other(kafka: Kafka, stopped: Liv
         stopped.checkpoint()
         account = stopped.account()
         assert account.is_sound, account
-        assert [r.counted and r.counted.replayed for r in region.resets() if r.plan] == [300, 80]
+        assert [r.counted and r.counted.replayed for r in region.resets.list() if r.plan] == [300, 80]
 
 
 def test_whoever_is_in_the_group_is_named_and_nothing_is_changed(kafka: Kafka, stopped: Live) -> None:
@@ -78,21 +78,21 @@ def test_whoever_is_in_the_group_is_named_and_nothing_is_changed(kafka: Kafka, s
         zombie.subscribe([stopped.topic])
         stopped.until(lambda: zombie.poll(0.1) is not None or bool(zombie.assignment()), "the zombie in the group")
         with Region(stopped.name, stopped.store) as region:
-            plan, before = region.plan_reset(ResetRequest(target=ToEarliest())), region.counter()
+            plan, before = region.resets.plan(ResetRequest(target=ToEarliest())), region.counter()
             with pytest.raises(GroupNotEmpty, match=r"zombie on .*Nothing was changed"):
-                region.apply_reset(plan, "to see")
+                region.resets.apply(plan, "to see")
             assert region.counter() == before
     finally:
         zombie.close()
     with Region(stopped.name, stopped.store) as region:
-        assert region.apply_reset(plan, "to see").state == "done"
+        assert region.resets.apply(plan, "to see").state == "done"
     assert set(kafka.committed(stopped.group).values()) == {0}
 
 
 def test_a_zombie_that_commits_afterwards_does_not_win(kafka: Kafka, stopped: Live) -> None:
     with Region(stopped.name, stopped.store) as region:
-        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(100))))
-        region.apply_reset(plan, "to see")
+        plan = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(100))))
+        region.resets.apply(plan, "to see")
         zombie = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": stopped.group, "log_level": 0})
         zombie.commit(offsets=[TopicPartition(stopped.topic, n, 170) for n in range(3)], asynchronous=False)
         zombie.close()
@@ -102,7 +102,9 @@ def test_a_zombie_that_commits_afterwards_does_not_win(kafka: Kafka, stopped: Li
         stopped.start(0, 1)
         stopped.until(stopped.consumed, "the rest again")
         stopped.checkpoint()
-        assert [r.counted and r.counted.replayed for r in region.resets() if r.plan] == [300], "from 100, not from 170"
+        assert [r.counted and r.counted.replayed for r in region.resets.list() if r.plan] == [300], (
+            "from 100, not from 170"
+        )
         assert set(kafka.committed(stopped.group).values()) == {200}
         account = stopped.account()
         assert account.is_sound, account
@@ -120,13 +122,13 @@ def test_offsets_that_expired_are_seeded_again_and_are_not_needed_for_a_start(ka
         restore_point = region.show().restore_point
         assert restore_point is not None
         expire()
-        view = region.repair_commit(restore_point)
+        view = region.checkpoints.repair(restore_point)
         assert (view.checkpoint.committed, kafka.committed(stopped.group)) == (Committed.YES, everything)
 
-        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(60))))
-        region.apply_reset(plan, "to see")
+        plan = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(60))))
+        region.resets.apply(plan, "to see")
         expire()
-        assert region.apply_reset(plan, "once more").state == "done", "the same plan tells Kafka alone"
+        assert region.resets.apply(plan, "once more").state == "done", "the same plan tells Kafka alone"
         assert kafka.committed(stopped.group) == dict.fromkeys(everything, 60)
 
         expire()
@@ -135,7 +137,7 @@ def test_offsets_that_expired_are_seeded_again_and_are_not_needed_for_a_start(ka
         stopped.until(stopped.consumed, "from the restore point, whatever Kafka has forgotten")
         stopped.checkpoint()
         assert kafka.committed(stopped.group) == everything
-        assert [r.counted and r.counted.replayed for r in region.resets() if r.plan] == [3 * 140]
+        assert [r.counted and r.counted.replayed for r in region.resets.list() if r.plan] == [3 * 140]
         account = stopped.account()
         assert account.is_sound, account
 
@@ -150,7 +152,7 @@ def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str
     with live_region(database_url, spec, partitions=2) as driver, Region(driver.name, driver.store) as region:
         driver.up()
         ours = tmp_path / "ours.csv"
-        ours.write_text(region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(20)))).to_csv())
+        ours.write_text(region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(20)))).to_csv())
         assert ours.read_text() == "".join(f"{g},{topic},{n},20\n" for g in groups for n in (0, 1))
         reset = ("--group", groups[0], "--group", groups[1], "--reset-offsets")
         consumer_groups(kafka.bootstrap_servers, *reset, "--from-file", str(ours), "--execute")
@@ -159,10 +161,10 @@ def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str
         theirs = consumer_groups(
             kafka.bootstrap_servers, *reset, "--topic", f"{topic}:1", "--to-offset", "30", "--dry-run", "--export"
         )
-        read = region.reset_request("from-file", theirs.out).target
+        read = region.resets.request("from-file", theirs.out).target
         assert isinstance(read, FromFile)
         assert {(p.group, p.partition): o for p, o in read.entries.items()} == {(GroupId(g), 1): 30 for g in groups}
-        plan = region.plan_reset(ResetRequest(target=read))
+        plan = region.resets.plan(ResetRequest(target=read))
         assert [line.target for line in plan.entries] == [0, 30, 0, 30]
 
 
@@ -184,8 +186,8 @@ def test_a_member_that_was_frozen_before_its_commit_and_wakes_up_afterwards_does
         region.kill()
         other.wait(60)
         one.until(lambda: group_size(kafka, one.group) == 0, "its session over")
-        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(100))))
-        assert region.apply_reset(plan, "to see").state == "done"
+        plan = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(100))))
+        assert region.resets.apply(plan, "to see").state == "done"
         assert set(kafka.committed(one.group).values()) == {100}
 
         zombie.open("committing")

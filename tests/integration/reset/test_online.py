@@ -31,8 +31,8 @@ def region_of(one: Live) -> Iterator[Region]:
 
 
 def applied(region: Region, plan: Plan, *, forced: bool = False) -> ResetView:
-    region.apply_reset(plan, "to see", forced=forced)
-    return region.wait_for_reset(plan.plan, WITHIN)
+    region.resets.apply(plan, "to see", forced=forced)
+    return region.resets.wait_for(plan.plan, WITHIN)
 
 
 def resumed_at(one: Live, view: ResetView) -> dict[int, int | None]:
@@ -59,7 +59,7 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         members = one.region().members
 
         def reset(target: targets.Target, *, scope: Scope | None = None) -> dict[int, int | None]:
-            plan = region.plan_reset(ResetRequest(target=target, scope=scope or Scope()))
+            plan = region.resets.plan(ResetRequest(target=target, scope=scope or Scope()))
             view = applied(region, plan)
             assert view.state == "done"
             found = resumed_at(one, view)
@@ -75,7 +75,7 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         assert set(reset(targets.ToLatest()).values()) == {300}
         assert set(reset(targets.ToCurrent()).values()) == {300}
         assert set(reset(targets.ByDuration(back=timedelta(hours=1))).values()) == {0}
-        file = region.reset_request("from-file", f"{one.topic},1,250\n{one.topic},3,20\n").target
+        file = region.resets.request("from-file", f"{one.topic},1,250\n{one.topic},3,20\n").target
         assert reset(file) == {
             0: 300,
             1: 250,
@@ -96,7 +96,7 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         one.checkpoint()
         account = one.account()
         assert account.is_sound, account
-        last = region.resets()[-1]
+        last = region.resets.list()[-1]
         assert (last.requester.who, last.counted and last.counted.replayed) == ("pat", 1_200)
 
 
@@ -129,8 +129,8 @@ def test_a_checkpoint_that_one_member_never_contributed_to_is_gone_to_with_a_wor
 
         target = targets.ToCheckpoint(sequence=sequence)
         with pytest.raises(CheckpointNotUsable, match="is aborted, not complete; allow_partial"):
-            region.plan_reset(ResetRequest(target=target))
-        plan = region.plan_reset(ResetRequest(target=target, allow_partial=True))
+            region.resets.plan(ResetRequest(target=target))
+        plan = region.resets.plan(ResetRequest(target=target, allow_partial=True))
         view = applied(region, plan)
         assert view.state == "done"
         assert resumed_at(one, view) == {n: 300 if n in early else 200 for n in range(4)}
@@ -146,8 +146,8 @@ def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url
         one.start(0, 1, poison=((0, 120),))
         one.until(lambda: one.region().state is RegionState.HALTED, "halted")
         scope = parse_scope([], [one.topic])
-        skip = region.reset_request("to-current", skip=[f"{one.topic}:0:120"]).skip
-        plan = region.plan_reset(ResetRequest(target=targets.ToCurrent(), scope=scope, skip=skip))
+        skip = region.resets.request("to-current", skip=[f"{one.topic}:0:120"]).skip
+        plan = region.resets.plan(ResetRequest(target=targets.ToCurrent(), scope=scope, skip=skip))
         view = applied(region, plan, forced=True)
         assert (view.state, view.asked is not None and view.asked.forced) == ("done", True)
         one.until(one.consumed, "everything but the record")
@@ -180,7 +180,7 @@ def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
             assert seek == {0: 100, 1: 100, 2: 0}
         one.checkpoint()
         # And by a person's reset to the checkpoint that does not have it.
-        plan = region.plan_reset(ResetRequest(target=targets.ToCheckpoint(sequence=first)))
+        plan = region.resets.plan(ResetRequest(target=targets.ToCheckpoint(sequence=first)))
         assert [line.target for line in plan.entries] == [100, 100, 0]
         assert applied(region, plan).state == "done"
         one.until(one.consumed, "all of it once more")
@@ -201,16 +201,16 @@ def test_a_partition_that_is_found_while_a_reset_waits_for_its_turn_is_read_from
         one.shared(0, 1)
         one.until(one.consumed, "the first records")
         held.gate("resetting")
-        first = region.plan_reset(ResetRequest(target=targets.ToOffset(offset=Offset(50))))
-        region.apply_reset(first, "to see")
+        first = region.resets.plan(ResetRequest(target=targets.ToOffset(offset=Offset(50))))
+        region.resets.apply(first, "to see")
         one.until(lambda: held.reached("resetting"), "the first reset held")
-        second = region.plan_reset(ResetRequest(target=targets.ToOffset(offset=Offset(20))))
-        region.apply_reset(second, "to see")
+        second = region.resets.plan(ResetRequest(target=targets.ToOffset(offset=Offset(20))))
+        region.resets.apply(second, "to see")
         kafka.add_partitions(one.topic, 6)
         kafka.fill(one.topic, {4: 60, 5: 60})
         one.until(lambda: any(p.partition > 3 for p in one.region().claims), "a new partition found")
         held.open("resetting")
-        view = region.wait_for_reset(second.plan, WITHIN)
+        view = region.resets.wait_for(second.plan, WITHIN)
         assert view.state == "done"
         found = resumed_at(one, view)
         assert {n: found[n] for n in range(4)} == dict.fromkeys(range(4), 20)

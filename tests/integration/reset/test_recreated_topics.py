@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget
+from airflow_kcr.goals import STOPPED
 from airflow_kcr.protocol import targets
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
@@ -80,7 +80,7 @@ def since_a_moment_ago(region: Region) -> targets.Target:
 
 def from_file(region: Region, offset: int) -> targets.Target:
     text = "".join(f"{topic_of(region)},{partition},{offset}\n" for partition in (0, 1))
-    return region.reset_request("from-file", text).target
+    return region.resets.request("from-file", text).target
 
 
 TARGETS: dict[str, tuple[Callable[[Region], targets.Target], int]] = {
@@ -90,7 +90,7 @@ TARGETS: dict[str, tuple[Callable[[Region], targets.Target], int]] = {
     "to-datetime": (since_a_moment_ago, 0),
     "by-duration": (lambda _: targets.ByDuration(back=timedelta(hours=1)), 0),
     "from-file": (
-        lambda region: region.reset_request("from-file", f"{topic_of(region)},0,10\n{topic_of(region)},1,10\n").target,
+        lambda region: region.resets.request("from-file", f"{topic_of(region)},0,10\n{topic_of(region)},1,10\n").target,
         10,
     ),
 }
@@ -108,13 +108,13 @@ def test_a_forced_reset_to_a_place_in_the_new_log_goes_on_there(
 ) -> None:
     target, at = TARGETS[name]
     with halted(kafka, database_url, tmp_path) as (one, region):
-        plan = region.plan_reset(ResetRequest(target=target(region)))
+        plan = region.resets.plan(ResetRequest(target=target(region)))
         assert [(line.target, line.replay, line.skip, line.recreated) for line in plan.entries] == [
             (at, None, None, True)
         ] * 2
         assert (plan.totals.replay, plan.totals.skip, plan.totals.unreachable, plan.totals.moved) == (0, 0, 0, 2)
-        region.apply_reset(plan, "the topic was made anew", forced=True)
-        assert region.wait_for_reset(plan.plan, WITHIN).state == "done"
+        region.resets.apply(plan, "the topic was made anew", forced=True)
+        assert region.resets.wait_for(plan.plan, WITHIN).state == "done"
         goes_on(one, {(n, o) for n, o in ALL if o >= at})
 
 
@@ -154,8 +154,8 @@ def test_a_stopped_region_is_reset_without_force(kafka: Kafka, database_url: str
         region.wait_for(STOPPED)
         for process in one.processes:
             process.wait(30)
-        plan = region.plan_reset(ResetRequest(target=targets.ToOffset(offset=Offset(20))))
-        assert region.apply_reset(plan, "the topic was made anew").state == "done"
+        plan = region.resets.plan(ResetRequest(target=targets.ToOffset(offset=Offset(20))))
+        assert region.resets.apply(plan, "the topic was made anew").state == "done"
         region.start()
         one.start(0, 1)
         goes_on(one, {(n, o) for n, o in ALL if o >= 20})
@@ -168,27 +168,27 @@ def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
     with halted(kafka, database_url, tmp_path, new=2 * OLD) as (one, region):
         newest, counter = checkpoints(one)[-1].sequence, region.counter()
         for target in (targets.ToCheckpoint(sequence=newest), targets.ToInitial()):
-            plan = region.plan_reset(ResetRequest(target=target))
+            plan = region.resets.plan(ResetRequest(target=target))
             assert [line.unreachable for line in plan.entries] == [True, True], target
             with pytest.raises(CheckpointNotUsable, match=r"deleted and created again.*--to-earliest"):
-                region.apply_reset(plan, "back", forced=True)
+                region.resets.apply(plan, "back", forced=True)
         with pytest.raises(InvalidTarget, match="has no position in this log"):
-            region.plan_reset(ResetRequest(target=targets.ShiftBy(by=-10)))
+            region.resets.plan(ResetRequest(target=targets.ShiftBy(by=-10)))
         assert region.counter() == counter
 
         assert {(row.lag, row.log_end) for row in region.lag()} == {(None, 2 * OLD)}
         assert all("deleted and created again" in row.trouble for row in region.lag())
-        assert {str(row.finding) for row in region.compare(newest)} == {"recreated"}
+        assert {str(row.finding) for row in region.checkpoints.compare(newest)} == {"recreated"}
         halt = one.region().halt
         assert halt is not None
         assert halt.reason is HaltReason.OUT_OF_RANGE
 
         # And once the region has gone on there, the old checkpoint is still of the old topic.
-        plan = region.plan_reset(ResetRequest(target=targets.ToLatest()))
-        region.apply_reset(plan, "go on", forced=True)
-        region.wait_for_reset(plan.plan, WITHIN)
+        plan = region.resets.plan(ResetRequest(target=targets.ToLatest()))
+        region.resets.apply(plan, "go on", forced=True)
+        region.resets.wait_for(plan.plan, WITHIN)
         goes_on(one, set())
         with pytest.raises(CheckpointNotUsable, match="deleted and created again"):
-            region.plan_reset(ResetRequest(target=targets.ToCheckpoint(sequence=newest)))
-        initial = region.plan_reset(ResetRequest(target=targets.ToInitial()))
+            region.resets.plan(ResetRequest(target=targets.ToCheckpoint(sequence=newest)))
+        initial = region.resets.plan(ResetRequest(target=targets.ToInitial()))
         assert [(line.target, line.unreachable) for line in initial.entries] == [(0, False)] * 2

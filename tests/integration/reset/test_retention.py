@@ -40,7 +40,7 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
         def is_warned_of() -> bool:
             # What a part of a checkpoint tells of its log may have been read a moment before.
             one.checkpoint()
-            return region.plan_reset(target).overtaken_at is not None
+            return region.resets.plan(target).overtaken_at is not None
 
         warned_in_time = happened(is_warned_of, within=60)
         parts = one.region().contributions
@@ -49,7 +49,7 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
             for key, part in parts.items()
         ]
         assert warned_in_time, f"log starts as the checkpoints have them: {seen}"
-        warned = region.plan_reset(target)
+        warned = region.resets.plan(target)
         assert warned.totals.unreachable == 0
         assert warned.overtaken_at is not None
         assert warned.overtaken_at > datetime.now(UTC) - timedelta(hours=1)
@@ -57,19 +57,19 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
         kafka.delete_records(one.topic, {0: 130})
         before = region.counter()
         with pytest.raises(CheckpointNotUsable, match=r"-0 would resume at 100, its log has 130 to 200.*--from-file"):
-            region.apply_reset(warned, "as it was shown")
+            region.resets.apply(warned, "as it was shown")
         assert region.counter() == before
 
-        lost = region.plan_reset(target)
+        lost = region.resets.plan(target)
         assert [line.unreachable for line in lost.entries] == [True, False]
-        left = region.plan_reset(region.reset_request("from-file", lost.to_csv()))
+        left = region.resets.plan(region.resets.request("from-file", lost.to_csv()))
         assert [(line.target, line.asked) for line in left.entries] == [(130, 100), (100, None)]
-        region.apply_reset(left, "without what is lost")
-        assert region.wait_for_reset(left.plan, WITHIN).state == "done"
+        region.resets.apply(left, "without what is lost")
+        assert region.resets.wait_for(left.plan, WITHIN).state == "done"
         one.until(one.consumed, "what is left, again")
         one.checkpoint()
         account = one.account()
         assert account.is_sound, account
-        counted = region.resets()[-1].counted
+        counted = region.resets.list()[-1].counted
         assert counted is not None
         assert counted.replayed == 70 + 100

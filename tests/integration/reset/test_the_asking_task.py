@@ -54,7 +54,7 @@ class Task:
         """Start the first try, and wait until the reset is accepted."""
         self.plan, self.forced = plan, forced
         self.starts()
-        self.one.until(lambda: self.region.applied_reset(plan.plan) is not None, self.said("accepted"), WITHIN)
+        self.one.until(lambda: self.region.resets.applied(plan.plan) is not None, self.said("accepted"), WITHIN)
 
     def starts(self) -> None:
         """Start a try: the first one, or what clearing the task makes of it."""
@@ -165,7 +165,7 @@ def test_a_fresh_try_answers_with_the_same_reset_which_is_done_once(
         scene.goes_on()
         answer = task.answer()
 
-        view = region.reset(request_id)
+        view = region.resets.show(request_id)
         assert (answer["state"], answer["plan"], answer["id"]) == ("done", request_id, view.reset_id)
         assert (view.requester.run_id, view.requester.reason) == (RUN, "to see")
         assert [body.request_id for body in told(one, events.PersonResetAccepted)] == [request_id]

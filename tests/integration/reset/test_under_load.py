@@ -50,11 +50,11 @@ class Resets:
             if plan is None:
                 continue
             try:
-                self.region.apply_reset(plan, "to see")
+                self.region.resets.apply(plan, "to see")
             except StalePlan:
                 self.refused += 1
                 continue
-            view = self.region.wait_for_reset(plan.plan, WITHIN)
+            view = self.region.resets.wait_for(plan.plan, WITHIN)
             assert view.state == "done"
             self.applied[plan.target.split(" ")[0]] += 1
             return
@@ -63,7 +63,7 @@ class Resets:
     def _drawn(self) -> Plan | None:
         target, scope = self._target()
         try:
-            plan = self.region.plan_reset(ResetRequest(target=target, scope=scope))
+            plan = self.region.resets.plan(ResetRequest(target=target, scope=scope))
         except RefusedError:  # a checkpoint of another branch
             return None
         return None if plan.totals.skip or plan.totals.unreachable else plan
@@ -92,7 +92,7 @@ class Resets:
     def _file(self, positions: list[int]) -> targets.Target:
         rows = [(n, self.random.randrange(min(positions) + 1)) for n in range(PARTITIONS)]
         lines = self.random.sample(rows, self.random.randrange(1, PARTITIONS))
-        return self.region.reset_request(
+        return self.region.resets.request(
             "from-file", "".join(f"{self.one.topic},{n},{offset}\n" for n, offset in lines)
         ).target
 
@@ -134,7 +134,7 @@ def test_resets_under_load_leave_what_a_run_without_any_leaves(
         ends = kafka.ends(one.topic)
         assert {p.partition: c.position for p, c in one.region().claims.items()} == ends
         assert kafka.committed(one.group) == {(one.topic, n): end for n, end in ends.items()}
-        assert sum(r.state == "done" and r.plan != "" for r in region.resets()) == count
+        assert sum(r.state == "done" and r.plan != "" for r in region.resets.list()) == count
 
 
 def progress(one: Live, records: int) -> None:

@@ -19,8 +19,8 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.embedded.jars import resolve
+from airflow_kcr.goals import STOPPED
 from airflow_kcr.protocol.region import events
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.spec import RegionSpec

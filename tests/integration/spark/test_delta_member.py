@@ -78,9 +78,9 @@ def test_a_member_keeps_a_delta_table_through_a_kill_and_a_reset(
 
         with Region(one.name, one.store) as region:
             first = checkpoints(one)[0].sequence
-            plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=first)))
-            region.apply_reset(plan, "to see")
-            region.wait_for_reset(plan.plan, timedelta(seconds=WITHIN))
+            plan = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=first)))
+            region.resets.apply(plan, "to see")
+            region.resets.wait_for(plan.plan, timedelta(seconds=WITHIN))
         one.fill(30)
         finished(one, WITHIN)
         one.until(lambda: shown(spark, path) == records(one), "each record in the table once, after a reset", WITHIN)

@@ -9,7 +9,6 @@ import pytest
 
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.validation import Validation, validate
-from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.region.commands import ChangeSpec, StartRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.validation import Check, Question
@@ -72,7 +71,7 @@ class Scene:
         return RegionSpec.from_json(self.driver.region.spec.text)
 
     def look(self) -> Validation:
-        return validate(self.driver.store, self.name, real_reader, kafka_names)
+        return validate(self.driver.store, self.name, real_reader)
 
     def check(self, question: Question) -> Check:
         return next(c for c in self.look().checks if c.question is question)

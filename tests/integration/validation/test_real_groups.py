@@ -13,7 +13,6 @@ from airflow_kcr.api.validation import Validation, report
 from airflow_kcr.cli.endings import exit_status
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import ConfigurationError, ForeignConsumerInGroup, UnknownTopics
-from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
@@ -130,19 +129,19 @@ def test_a_consumer_protocol_foreign_consumer_is_found_in_an_empty_group_before_
     assert [o.client_id for o in foreign_consumers(found)] == ["modern"]
     line = next(c for c in found.checks if c.question is Question.PROTOCOL)
     assert "of type consumer, assignor uniform, not classic: consumer modern on host" in line.detail
-    (seen,) = described(scene.driver.store, scene.name, real_reader, kafka_names)
+    (seen,) = described(scene.driver.store, scene.name, real_reader)
     assert (seen.type, seen.assignor, [m.member for m in seen.members]) == ("consumer", "uniform", [None])
     with pytest.raises(ForeignConsumerInGroup, match=f"consumer modern on host {LOCAL}"):
-        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
     crowd.leave("stranger")
     assert wrong(scene.look()) == {}
-    preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+    preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
 
 
 def test_members_in_a_group_that_a_consumer_has_converted_are_still_told_from_it(scene: Scene) -> None:
     scene.crowd.join("stranger", scene.group, scene.topic, client_id="modern", group_protocol="consumer")
     scene.crowd.settle(*scene.places())
-    (seen,) = described(scene.driver.store, scene.name, real_reader, kafka_names)
+    (seen,) = described(scene.driver.store, scene.name, real_reader)
     assert seen.type == "consumer"
     assert {m.member or m.client_id for m in seen.members} == {scene.member(0), scene.member(1), "modern"}
     assert sorted(p.partition for m in seen.members for p in m.target or ()) == list(range(PARTITIONS))
@@ -165,7 +164,7 @@ def test_a_share_group_of_the_name_refuses_the_start_with_what_to_change(
         Question.FOREIGN_CONSUMERS: CheckVerdict.FAILED,
     }
     with pytest.raises(ForeignConsumerInGroup, match="no member can join: give the region a group_id"):
-        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
     assert kafka_untouched(scene)
 
 
@@ -177,14 +176,14 @@ def test_a_streams_group_of_the_name_refuses_the_start_with_what_to_change(kafka
     # Who asks for a group's coordinator has the brokers make the topic that it needs.
     assert wrong(scene.look()) == {}
     streams_group.join_streams_group(kafka.bootstrap_servers, scene.group, scene.topic)
-    (seen,) = described(scene.driver.store, scene.name, real_reader, kafka_names)
+    (seen,) = described(scene.driver.store, scene.name, real_reader)
     assert (seen.type, seen.members) == (SHARE_OR_STREAMS, ())
     assert wrong(scene.look()) == {
         Question.PROTOCOL: CheckVerdict.FAILED,
         Question.FOREIGN_CONSUMERS: CheckVerdict.FAILED,
     }
     with pytest.raises(ForeignConsumerInGroup, match="no member can join: give the region a group_id"):
-        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
 
 
 @pytest.mark.long
@@ -194,7 +193,7 @@ def test_brokers_that_do_not_speak_the_protocol_refuse_the_start_with_what_to_ch
     scene = make(kafka, Crowd(kafka.bootstrap_servers), subscribe="pattern: '^validation.*', protocol: consumer")
     assert wrong(scene.look()) == {Question.TIMES: CheckVerdict.FAILED}
     with pytest.raises(ConfigurationError, match=r"the brokers speak classic .* write protocol: classic") as refused:
-        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
     assert exit_status(refused.value) == 2
     assert kafka_untouched(scene)
 
@@ -210,7 +209,7 @@ def test_brokers_that_convert_no_group_refuse_the_start_beside_classic_members_w
     with pytest.raises(
         ConfigurationError, match=r"policy is disabled\): stop them .* write protocol: classic"
     ) as refused:
-        preflight(scene.driver.store, scene.name, [scene.member(1)], real_reader, kafka_names)
+        preflight(scene.driver.store, scene.name, [scene.member(1)], real_reader)
     assert exit_status(refused.value) == 2
     # Kafka itself lets no such consumer in.
     scene.crowd.join("newer", scene.group, scene.topic, group_protocol="consumer")
@@ -218,7 +217,7 @@ def test_brokers_that_convert_no_group_refuse_the_start_beside_classic_members_w
     assert happened(lambda: "group id does not exist" in error_of(newer.poll(0.1)), within=60)
     scene.crowd.vanish("newer")
     scene.crowd.leave(str(scene.member(0)))
-    assert preflight(scene.driver.store, scene.name, [scene.member(1)], real_reader, kafka_names).checks
+    assert preflight(scene.driver.store, scene.name, [scene.member(1)], real_reader).checks
     assert kafka_untouched(scene)
 
 
@@ -343,15 +342,15 @@ def test_a_pattern_that_matches_nothing_waits(kafka: Kafka, crowd: Crowd) -> Non
 def test_preflight_names_a_topic_that_is_missing(kafka: Kafka, crowd: Crowd) -> None:
     scene = make(kafka, crowd, subscribe="topics: [no-such-topic-anywhere]")
     with pytest.raises(UnknownTopics, match="topic no-such-topic-anywhere does not exist"):
-        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
 
 
 def test_preflight_refuses_to_join_beside_a_foreign_consumer_and_lets_a_returning_member_pass(scene: Scene) -> None:
-    preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+    preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
     scene.crowd.join("stranger", scene.group, scene.topic, client_id="console", partition_assignment_strategy="range")
     scene.crowd.settle(*scene.places())
     with pytest.raises(ForeignConsumerInGroup, match=f"consumer console on host {LOCAL}"):
-        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
     assert scene.driver.region.state is RegionState.HALTED
     assert kafka_untouched(scene)
 

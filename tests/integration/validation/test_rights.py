@@ -17,7 +17,6 @@ from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.validation import Validation, validate
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics
-from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.commands import DeclareRegion
@@ -83,7 +82,7 @@ class Guarded:
         self.store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
 
     def look(self) -> Validation:
-        return validate(self.store, NAME, real_reader, kafka_names)
+        return validate(self.store, NAME, real_reader)
 
     def verdicts(self) -> dict[Question, CheckVerdict]:
         return {c.question: c.verdict for c in self.look().checks}
@@ -92,7 +91,7 @@ class Guarded:
         return next(c.detail for c in self.look().checks if c.question is question)
 
     def fly(self) -> None:
-        preflight(self.store, NAME, [MemberId(self.group, 0)], real_reader, kafka_names)
+        preflight(self.store, NAME, [MemberId(self.group, 0)], real_reader)
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.api import Region, goals
-from airflow_kcr.api.goals import committed, exists
+from airflow_kcr import goals
+from airflow_kcr.api import Region
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, UnknownCheckpoint
+from airflow_kcr.goals import CheckpointCommitted, CheckpointExists
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId
@@ -17,7 +18,7 @@ def test_a_checkpoint_is_committed_when_it_is_settled_and_those_who_are_late_are
     driver.request_checkpoint("n")
     sequence = driver.region.open_checkpoint
     assert sequence is not None
-    region, goal = Region(driver.name, driver.store), committed(sequence)
+    region, goal = Region(driver.name, driver.store), CheckpointCommitted(sequence=sequence)
     said = []
 
     def missing() -> list[str]:
@@ -58,11 +59,11 @@ def test_a_checkpoint_that_is_none_any_more_is_not_waited_for() -> None:
     driver.wait(200)
     rewind(driver, ToCheckpoint(sequence=kept))
     with pytest.raises(CheckpointNotUsable, match="undone by a reset"):
-        region.poll(committed(undone))
+        region.poll(CheckpointCommitted(sequence=undone))
     with pytest.raises(CheckpointNotUsable, match="was aborted"):
-        region.poll(committed(aborted))
+        region.poll(CheckpointCommitted(sequence=aborted))
     with pytest.raises(UnknownCheckpoint):
-        region.poll(committed(CheckpointNumber(77)))
+        region.poll(CheckpointCommitted(sequence=CheckpointNumber(77)))
 
 
 def test_of_the_checkpoints_at_or_beyond_something_the_oldest_published_one_is_found() -> None:
@@ -75,7 +76,7 @@ def test_of_the_checkpoints_at_or_beyond_something_the_oldest_published_one_is_f
     archive = driver.held.archive
     assert (archive.published_from(None, one) or driver.region.checkpoints[two]).sequence == one
     assert archive.published_from(None, two) is None
-    seen, _ = region.poll(exists(sequence=two))
+    seen, _ = region.poll(CheckpointExists(sequence=two))
     assert seen is not None
     assert seen.missing[0] == f"its newest checkpoint is {two} (boundary none, not published yet)"
 
@@ -87,12 +88,12 @@ def test_the_checkpoint_of_a_run_is_found_by_its_run() -> None:
     driver.request_checkpoint("n", requester=run)
     sequence = driver.complete()
     region = Region(driver.name, driver.store)
-    assert region.checkpoint_of_run("d", "r").checkpoint.sequence == sequence
+    assert region.checkpoints.of_run("d", "r").checkpoint.sequence == sequence
     with pytest.raises(UnknownCheckpoint, match="run other of DAG d"):
-        region.checkpoint_of_run("d", "other")
+        region.checkpoints.of_run("d", "other")
 
 
 def test_a_request_id_that_is_gone_with_its_region_is_refused() -> None:
     driver = running()
     with pytest.raises(CheckpointRefused, match="has no checkpoint request with the id"):
-        Region(driver.name, driver.store).poll(goals.published(RequestId("never")))
+        Region(driver.name, driver.store).poll(goals.RequestPublished(request_id=RequestId("never")))

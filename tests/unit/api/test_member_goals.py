@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.api import goals
-from airflow_kcr.api.goals import Goal
 from airflow_kcr.errors import TimedOut
+from airflow_kcr.goals import Goal, MembersEnded
 from airflow_kcr.protocol.region.commands import KillRegion
+from airflow_kcr.protocol.values import GroupId
 from tests.support.driver import Driver
 
 
@@ -16,10 +16,15 @@ def driver() -> Driver:
     return Driver(partitions=2, members=2)
 
 
+def ended(driver: Driver, before: int, come_by: datetime | None = None) -> Goal:
+    """Return the goal of an application of both members, which had these incarnations before it."""
+    return MembersEnded(group=GroupId("g"), indexes=(0, 1), before=(before, before), come_by=come_by)
+
+
 @pytest.fixture
 def goal(driver: Driver) -> Goal:
     """The application of both members, started before any of them ever lived."""
-    return goals.ended(dict.fromkeys(driver.all_members(), 0))
+    return ended(driver, 0)
 
 
 def reached(driver: Driver, goal: Goal) -> bool:
@@ -63,12 +68,12 @@ def test_members_that_stay_away_while_the_region_goes_on_need_another_applicatio
 def test_an_earlier_application_s_members_don_t_count(driver: Driver) -> None:
     driver.up()
     driver.clock.advance(3600)
-    assert not reached(driver, goals.ended(dict.fromkeys(driver.all_members(), 1)))
+    assert not reached(driver, ended(driver, 1))
 
 
 def test_members_of_whom_none_comes_in_time_need_another_application(driver: Driver) -> None:
     latest = driver.clock.now + timedelta(minutes=30)
-    goal = goals.ended(dict.fromkeys(driver.all_members(), 0), come_by=latest)
+    goal = ended(driver, 0, latest)
     driver.clock.advance(1799)
     assert not reached(driver, goal)
     driver.clock.advance(2)
@@ -77,6 +82,6 @@ def test_members_of_whom_none_comes_in_time_need_another_application(driver: Dri
 
 
 def test_where_one_has_come_the_others_may_take_their_time(driver: Driver) -> None:
-    goal = goals.ended(dict.fromkeys(driver.all_members(), 0), come_by=driver.clock.now)
+    goal = ended(driver, 0, driver.clock.now)
     driver.up()
     assert not reached(driver, goal)

@@ -83,11 +83,16 @@ def test_a_checkpoint_is_held_against_kafka(driver: Driver, region: Region, clus
     found = {}
     for held in ({0: 100, 1: 120, 2: 80}, {}):
         cluster.held = {driver.partition(n): o for n, o in held.items()}
-        found[len(held)] = [row.to_json()["finding"] for row in region.compare(2)]
+        found[len(held)] = [row.to_json()["finding"] for row in region.checkpoints.compare(2)]
     assert found[3] == ["equal", "kafka_ahead", "kafka_behind", "not_committed"]
     cluster.starts, cluster.ends, cluster.counts = {0: 101}, {1: 99}, {TopicName("t"): 3}
-    assert [str(row.finding) for row in region.compare(2)] == ["overtaken", "beyond_end", "not_committed", "no_log"]
-    assert region.compare(2)[0].to_json() == {
+    assert [str(row.finding) for row in region.checkpoints.compare(2)] == [
+        "overtaken",
+        "beyond_end",
+        "not_committed",
+        "no_log",
+    ]
+    assert region.checkpoints.compare(2)[0].to_json() == {
         "group": "g",
         "topic": "t",
         "partition": 0,
@@ -103,7 +108,7 @@ def test_an_open_checkpoint_can_not_be_compared(driver: Driver, region: Region) 
     driver.up()
     driver.request_checkpoint("n")
     with pytest.raises(CheckpointNotUsable, match="is open"):
-        region.compare(2)
+        region.checkpoints.compare(2)
 
 
 def test_an_assignment_is_previewed_for_another_number_of_members(region: Region) -> None:

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.api import checkpoints
-from airflow_kcr.api.checkpoints import CheckpointSummary, Reach, reach
+from airflow_kcr.api import Region, checkpoints
+from airflow_kcr.api.checkpoints import Reach, reach
 from airflow_kcr.protocol.region.archive import CheckpointPage
 from airflow_kcr.protocol.targets import ToEarliest
 from airflow_kcr.protocol.values import CheckpointNumber
@@ -63,7 +63,7 @@ def test_what_a_log_begins_beyond_is_unreachable(driver: Driver) -> None:
     found = reach(page(driver))
     assert found[CheckpointNumber(2)] == Reach(lost=(driver.partition(1),))
     assert not found[CheckpointNumber(3)].is_unreachable
-    rows = [summary.to_json() for summary in CheckpointSummary.newest_of(driver.held, before=None, last=None)]
+    rows = [summary.to_json() for summary in Region(driver.name, driver.store).checkpoints.list()]
     assert [row["unreachable"] for row in rows] == [True, False]
 
 
@@ -89,7 +89,7 @@ def later_checkpoint_of_new(driver: Driver) -> None:
 
 def test_a_checkpoint_without_offsets_has_no_reach(driver: Driver) -> None:
     driver.request_checkpoint("open")
-    assert CheckpointSummary.newest_of(driver.held, before=None, last=None)[-1].to_json()["unreachable"] is None
+    assert Region(driver.name, driver.store).checkpoints.list()[-1].to_json()["unreachable"] is None
 
 
 def test_the_way_back_is_looked_for_no_further_than_the_logs_begin(

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr import errors
-from airflow_kcr.api import Change, Cluster, Region, goals
+from airflow_kcr import errors, goals
+from airflow_kcr.api import Change, Cluster, Region
 from airflow_kcr.protocol.region.commands import Register
 from airflow_kcr.protocol.region.events import SpecChanged
 from airflow_kcr.protocol.values import ClusterId, GroupId, MemberId

@@ -94,7 +94,7 @@ def request(target: Target, *topics: str, skip: OffsetMap | None = None) -> Rese
 )
 def test_each_target_is_planned(region: Region, cluster: FakeCluster, target: Target, goes_to: int) -> None:
     cluster.times = dict.fromkeys(range(4), 150)
-    plan = region.plan_reset(ResetRequest(target=target))
+    plan = region.resets.plan(ResetRequest(target=target))
     assert targets(plan) == [goes_to] * 4
     assert {line.current for line in plan.entries} == {300}
     assert plan.totals.replay == 4 * max(300 - goes_to, 0)
@@ -102,18 +102,18 @@ def test_each_target_is_planned(region: Region, cluster: FakeCluster, target: Ta
 
 
 def test_a_file_moves_what_it_names_and_nothing_else(region: Region) -> None:
-    plan = region.plan_reset(region.reset_request("from-file", "t,1,7\n"))
+    plan = region.resets.plan(region.resets.request("from-file", "t,1,7\n"))
     assert targets(plan) == [300, 7, 300, 300]
 
 
 def test_a_checkpoint_that_retention_has_overtaken_is_unreachable(region: Region, cluster: FakeCluster) -> None:
     cluster.starts = {2: 150}
-    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
+    plan = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     assert [line.unreachable for line in plan.entries] == [False, False, True, False]
     assert plan.totals.unreachable == 1
     before = region.counter()
     with pytest.raises(errors.CheckpointNotUsable, match="g:t-2 would resume at 100, its log has 150 to 1000"):
-        region.apply_reset(plan, "to see")
+        region.resets.apply(plan, "to see")
     assert region.counter() == before
 
 
@@ -121,12 +121,12 @@ def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
     region: Region, driver: Driver, cluster: FakeCluster
 ) -> None:
     cluster.starts = {2: 150}
-    lost = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
+    lost = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     with pytest.raises(
         errors.CheckpointNotUsable, match=r"plan the same with -o csv, and then that file with --from-file"
     ):
-        region.apply_reset(lost, "to see")
-    plan = region.plan_reset(region.reset_request("from-file", lost.to_csv()))
+        region.resets.apply(lost, "to see")
+    plan = region.resets.plan(region.resets.request("from-file", lost.to_csv()))
     assert [(line.target, line.asked) for line in plan.entries] == [(100, None), (100, None), (150, 100), (100, None)]
     assert (plan.totals.clamped, plan.totals.unreachable) == (1, 0)
     driver.grow(driver.partition(2), start=150, end=1_000)
@@ -137,10 +137,10 @@ def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
 
 def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region, driver: Driver) -> None:
     target = ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))
-    assert region.plan_reset(target).overtaken_at is None, "no log has moved"
+    assert region.resets.plan(target).overtaken_at is None, "no log has moved"
     driver.grow(driver.partition(1), start=50, end=1_000)
     driver.checkpoint("third")
-    plan = region.plan_reset(target)
+    plan = region.resets.plan(target)
     page = driver.held.archive.checkpoint_page(before=None, last=None)
     assert plan.overtaken_at == reach(page)[CheckpointNumber(2)].overtaken_at is not None
     assert Plan.from_json(json.loads(json.dumps(plan.summary()))).overtaken_at == plan.overtaken_at
@@ -148,22 +148,22 @@ def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region,
     facts = planned(plan).facts
     assert facts is not None
     assert str(facts["out of reach"]).startswith("from 20")
-    assert region.plan_reset(ResetRequest(target=ToEarliest())).overtaken_at is None
+    assert region.resets.plan(ResetRequest(target=ToEarliest())).overtaken_at is None
 
 
 def test_where_it_is_needs_no_broker(region: Region, cluster: FakeCluster) -> None:
     cluster.is_away = True
-    assert targets(region.plan_reset(ResetRequest(target=ToCurrent()))) == [300] * 4
+    assert targets(region.resets.plan(ResetRequest(target=ToCurrent()))) == [300] * 4
     with pytest.raises(errors.BrokerUnavailable):
-        region.plan_reset(ResetRequest(target=ToEarliest()))
+        region.resets.plan(ResetRequest(target=ToEarliest()))
 
 
 def test_each_plan_has_a_name_of_its_own_unless_it_is_given_one(region: Region) -> None:
     asked = ResetRequest(target=ToCurrent())
-    first, second = region.plan_reset(asked), region.plan_reset(asked)
+    first, second = region.resets.plan(asked), region.resets.plan(asked)
     assert first.plan != second.plan
     assert first.plan.startswith("flights/")
-    assert region.plan_reset(asked, request_id="daily/run/plan/0").plan == "daily/run/plan/0"
+    assert region.resets.plan(asked, request_id="daily/run/plan/0").plan == "daily/run/plan/0"
 
 
 @pytest.mark.parametrize(
@@ -179,39 +179,39 @@ def test_each_plan_has_a_name_of_its_own_unless_it_is_given_one(region: Region) 
 )
 def test_what_can_not_be_is_refused(region: Region, asked: ResetRequest, error: type[Exception], what: str) -> None:
     with pytest.raises(error, match=what):
-        region.plan_reset(asked)
+        region.resets.plan(asked)
 
 
 def test_a_topic_that_kafka_has_no_more_is_named(region: Region, cluster: FakeCluster) -> None:
     cluster.counts = {TopicName("t"): 3}
     with pytest.raises(errors.InvalidTarget, match="Kafka has no log of g:t-3"):
-        region.plan_reset(ResetRequest(target=ToEarliest()))
-    assert targets(region.plan_reset(request(ToEarliest(), "t:0,1,2"))) == [0, 0, 0, 300]
+        region.resets.plan(ResetRequest(target=ToEarliest()))
+    assert targets(region.resets.plan(request(ToEarliest(), "t:0,1,2"))) == [0, 0, 0, 300]
 
 
 def test_a_record_to_skip_has_to_be_in_the_log(region: Region, driver: Driver) -> None:
     def skipping(offset: int) -> ResetRequest:
         return request(ToCurrent(), skip=OffsetMap({driver.partition(0): Offset(offset)}))
 
-    assert region.plan_reset(skipping(999)).request.skip
+    assert region.resets.plan(skipping(999)).request.skip
     with pytest.raises(errors.InvalidTarget, match="no record to skip in the log: g:t-0 at 1000"):
-        region.plan_reset(skipping(1_000))
+        region.resets.plan(skipping(1_000))
     with pytest.raises(errors.InvalidTarget, match="no such partition"):
-        region.plan_reset(request(ToCurrent(), skip=OffsetMap({driver.partition(9): Offset(1)})))
+        region.resets.plan(request(ToCurrent(), skip=OffsetMap({driver.partition(9): Offset(1)})))
 
 
 def test_a_region_that_never_ran_has_nothing_to_reset(database_url: str, cluster: FakeCluster) -> None:
     with live_region(database_url, SPEC.replace("flights", "other", 1)) as driver:
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
         with pytest.raises(errors.InvalidTarget, match="no partitions yet"):
-            region.plan_reset(ResetRequest(target=ToEarliest()))
+            region.resets.plan(ResetRequest(target=ToEarliest()))
 
 
 # -- documents -----------------------------------------------------------------------------------------------------
 
 
 def test_a_plan_goes_through_json_unchanged(region: Region) -> None:
-    plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0,1"))
+    plan = region.resets.plan(request(ToOffset(offset=Offset(50)), "t:0,1"))
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
@@ -223,13 +223,13 @@ def test_a_summary_has_the_worst_partitions_and_can_be_applied(database_url: str
         cluster.counts = {TopicName("t"): 50}
         cluster.starts = {49: 5}
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
-        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(0))))
+        plan = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(0))))
         summary = Plan.from_json(plan.summary())
         assert len(summary.entries) == 20
         assert summary.entries[0].partition.partition == 49, "clamped"
         assert {line.replay for line in summary.entries[1:]} == {30}
         assert summary.totals == plan.totals
-        assert region.apply_reset(summary, "to see").state == "draining"
+        assert region.resets.apply(summary, "to see").state == "draining"
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"plan": "x"}, {"region": "flights", "plan": ""}])
@@ -243,15 +243,15 @@ def test_what_is_no_plan_is_refused(document: object) -> None:
     [("epoch", "1"), ("entries", [{}]), ("totals", {}), ("made_at", "now"), ("request", {}), ("region", "No Region")],
 )
 def test_a_plan_with_a_broken_field_is_refused(region: Region, field: str, value: object) -> None:
-    document = region.plan_reset(ResetRequest(target=ToCurrent())).to_json()
+    document = region.resets.plan(ResetRequest(target=ToCurrent())).to_json()
     with pytest.raises(errors.ConfigurationError):
         Plan.from_json({**document, field: value})
 
 
 def test_the_csv_of_a_plan_is_its_own_target_again(region: Region) -> None:
-    plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0,1"))
+    plan = region.resets.plan(request(ToOffset(offset=Offset(50)), "t:0,1"))
     assert plan.to_csv() == "t,0,50\nt,1,50\n"
-    again = region.plan_reset(region.reset_request("from-file", plan.to_csv()))
+    again = region.resets.plan(region.resets.request("from-file", plan.to_csv()))
     assert targets(again) == targets(plan)
 
 
@@ -260,7 +260,7 @@ def test_the_csv_of_a_plan_is_its_own_target_again(region: Region) -> None:
 
 def applied(region: Region, driver: Driver, plan: Plan, *, forced: bool = False) -> None:
     """Apply, and do the members' part."""
-    region.apply_reset(plan, "to see", forced=forced)
+    region.resets.apply(plan, "to see", forced=forced)
     if driver.region.open_checkpoint is not None:
         driver.complete()
     driver.finish_reset()
@@ -271,82 +271,82 @@ def positions(driver: Driver) -> list[int | None]:
 
 
 def test_a_plan_drains_and_then_goes_to_its_target(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(request(ToCheckpoint(sequence=CheckpointNumber(2)), "t:0,1"))
-    asked = region.apply_reset(plan, "  wrong rates ")
+    plan = region.resets.plan(request(ToCheckpoint(sequence=CheckpointNumber(2)), "t:0,1"))
+    asked = region.resets.apply(plan, "  wrong rates ")
     assert (asked.state, asked.reset_id) == ("draining", plan.plan)
     assert (asked.requester.who, asked.requester.reason) == ("pat", "wrong rates")
     driver.process(width=10) if driver.region.open_checkpoint is None else driver.complete()
     driver.finish_reset()
-    done = region.wait_for_reset(plan.plan, timedelta(0))
+    done = region.resets.wait_for(plan.plan, timedelta(0))
     assert (done.state, done.undone) == ("done", (3, 4))
     assert positions(driver) == [100, 100, 300, 300]
 
 
 def test_a_plan_applied_twice_is_one_reset(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
     applied(region, driver, plan)
     epoch = driver.region.epoch
-    assert region.apply_reset(plan, "once more").state == "done"
+    assert region.resets.apply(plan, "once more").state == "done"
     assert driver.region.epoch == epoch
 
 
 def test_the_name_of_a_plan_is_not_used_for_another_target(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()), request_id="n")
-    other = region.plan_reset(ResetRequest(target=ToLatest()), request_id="n")
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()), request_id="n")
+    other = region.resets.plan(ResetRequest(target=ToLatest()), request_id="n")
     applied(region, driver, plan)
     with pytest.raises(errors.ConfigurationError, match="applied already, with another target"):
-        region.apply_reset(other, "to see")
+        region.resets.apply(other, "to see")
 
 
 def test_a_duration_applied_twice_is_one_reset_too(region: Region, driver: Driver, cluster: FakeCluster) -> None:
-    plan = region.plan_reset(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
+    plan = region.resets.plan(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
     applied(region, driver, plan)
-    assert region.apply_reset(plan, "once more").state == "done"
+    assert region.resets.apply(plan, "once more").state == "done"
 
 
 def test_a_plan_of_an_earlier_region_of_the_name_is_refused(region: Region) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
     earlier = replace(plan, region_id=RegionId("the first"))
     told = r"an earlier region flights \(id the first\), which was deleted and declared again"
     with pytest.raises(errors.StalePlan, match=told):
-        region.require_fresh(earlier)
+        region.resets.require_fresh(earlier)
     with pytest.raises(errors.StalePlan, match=told):
-        region.apply_reset(earlier, "to see")
+        region.resets.apply(earlier, "to see")
 
 
 def test_a_plan_of_another_region_is_refused(region: Region, driver: Driver, cluster: FakeCluster) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
     with pytest.raises(errors.ConfigurationError, match="the plan is of region flights, this is other"):
-        Region("other", driver.store, clusters=cluster.clusters).apply_reset(plan, "to see")
+        Region("other", driver.store, clusters=cluster.clusters).resets.apply(plan, "to see")
 
 
 def test_a_reset_needs_a_reason(region: Region) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
     with pytest.raises(errors.ConfigurationError, match="needs a reason"):
-        region.apply_reset(plan, " ")
+        region.resets.apply(plan, " ")
 
 
 def test_what_the_log_has_lost_since_the_plan_is_refused_before_the_drain(
     region: Region, driver: Driver, cluster: FakeCluster
 ) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
+    plan = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     cluster.starts = dict.fromkeys(range(4), 101)
     with pytest.raises(errors.CheckpointNotUsable, match=r"4 partition\(s\) can't go there"):
-        region.apply_reset(plan, "to see")
+        region.resets.apply(plan, "to see")
     assert driver.region.open_checkpoint is None
 
 
 def test_a_reset_whose_checkpoint_is_aborted_says_so_and_nothing_else_has_changed(
     region: Region, driver: Driver
 ) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
-    region.apply_reset(plan, "to see")
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
+    region.resets.apply(plan, "to see")
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     with pytest.raises(errors.ResetFailed, match=r"failed: .*a reset began"):
-        region.wait_for_reset(plan.plan, timedelta(0))
+        region.resets.wait_for(plan.plan, timedelta(0))
     driver.finish_reset()
     assert (driver.region.timeline, driver.region.state) == (1, RegionState.RUNNING)
-    assert region.apply_reset(plan, "once more").state == "failed", "the plan is used up; another has another name"
+    assert region.resets.apply(plan, "once more").state == "failed", "the plan is used up; another has another name"
 
 
 # -- forced --------------------------------------------------------------------------------------------------------
@@ -363,11 +363,11 @@ def halted(driver: Driver) -> None:
 def test_a_halted_region_needs_force(region: Region, driver: Driver) -> None:
     halted(driver)
     poison = OffsetMap({driver.partition(0): Offset(200)})
-    plan = region.plan_reset(request(ToCurrent(), skip=poison))
+    plan = region.resets.plan(request(ToCurrent(), skip=poison))
     with pytest.raises(errors.RegionInState, match="can't drain; a forced reset"):
-        region.apply_reset(plan, "to see")
+        region.resets.apply(plan, "to see")
     applied(region, driver, plan, forced=True)
-    assert region.wait_for_reset(plan.plan, timedelta(0)).to_json()["skip"] == [["g", "t", 0, 200]]
+    assert region.resets.wait_for(plan.plan, timedelta(0)).to_json()["skip"] == [["g", "t", 0, 200]]
     assert positions(driver) == [201, 200, 200, 200]
 
 
@@ -385,21 +385,21 @@ def test_going_back_behind_an_upsert_table_needs_consent(database_url: str, clus
         driver.up()
         driver.process(width=100)
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
-        plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0"))
+        plan = region.resets.plan(request(ToOffset(offset=Offset(50)), "t:0"))
         assert [str(sink) for sink in plan.upserts] == ["sink rates of group g (table public.rates)"]
         assert Plan.from_json(json.loads(json.dumps(plan.summary()))).upserts == plan.upserts
         before = region.counter()
         with pytest.raises(
             errors.UpsertNeedsConsent, match=r"table public\.rates.*Nothing was reset.*--consent-upsert"
         ):
-            region.apply_reset(plan, "to see")
+            region.resets.apply(plan, "to see")
         assert region.counter() == before
-        region.apply_reset(plan, "to see", consent_upsert=True)
+        region.resets.apply(plan, "to see", consent_upsert=True)
         driver.complete()
         driver.finish_reset()
-        assert region.wait_for_reset(plan.plan, timedelta(0)).to_json()["consent_upsert"] is True
+        assert region.resets.wait_for(plan.plan, timedelta(0)).to_json()["consent_upsert"] is True
         assert positions(driver) == [50, 100, 100, 100]
-        assert region.apply_reset(plan, "once more").state == "done", "one that is applied is not asked for again"
+        assert region.resets.apply(plan, "once more").state == "done", "one that is applied is not asked for again"
 
 
 # -- applied offline -----------------------------------------------------------------------------------------------
@@ -422,8 +422,8 @@ def stopped(region: Region, driver: Driver) -> Driver:
 def test_a_stopped_region_is_reset_at_once_and_kafka_is_told(
     region: Region, stopped: Driver, cluster: FakeCluster
 ) -> None:
-    plan = region.plan_reset(request(ToCheckpoint(sequence=CheckpointNumber(2)), "t:0,1"))
-    assert region.apply_reset(plan, "to see").state == "done"
+    plan = region.resets.plan(request(ToCheckpoint(sequence=CheckpointNumber(2)), "t:0,1"))
+    assert region.resets.apply(plan, "to see").state == "done"
     assert cluster.held == {stopped.partition(n): o for n, o in enumerate([100, 100, 300, 300])}
     note = json.loads(cluster.notes[stopped.partition(0)])
     assert note == {"region": "flights", "region_id": "id of flights", "timeline": 2, "sequence": 5, "epoch": 2}
@@ -432,17 +432,17 @@ def test_a_stopped_region_is_reset_at_once_and_kafka_is_told(
 
 
 def test_nothing_is_changed_while_somebody_is_in_a_group(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
     cluster.inside, before = "zombie on 10.0.0.9", region.counter()
     with pytest.raises(errors.GroupNotEmpty, match=r"zombie on 10\.0\.0\.9.*Nothing was changed"):
-        region.apply_reset(plan, "to see")
+        region.resets.apply(plan, "to see")
     assert region.counter() == before
 
 
 def test_who_joins_between_store_and_kafka_leaves_an_error_that_says_how_to_repeat(
     region: Region, stopped: Driver, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
 
     def joined(group: object, offsets: object, metadata: object) -> None:
         raise errors.GroupNotEmpty("group g: somebody joined it meanwhile")
@@ -450,9 +450,9 @@ def test_who_joins_between_store_and_kafka_leaves_an_error_that_says_how_to_repe
     with monkeypatch.context() as patched:
         patched.setattr(FakeCluster, "alter", staticmethod(joined))
         with pytest.raises(errors.GroupNotEmpty, match=r"the reset is stored \(epoch 2\).*Apply the same plan again"):
-            region.apply_reset(plan, "to see")
+            region.resets.apply(plan, "to see")
     assert region.show().epoch == 2
-    assert region.apply_reset(plan, "once more").state == "done"
+    assert region.resets.apply(plan, "once more").state == "done"
     assert set(cluster.held.values()) == {0}
     assert region.show().epoch == 2
 
@@ -460,11 +460,11 @@ def test_who_joins_between_store_and_kafka_leaves_an_error_that_says_how_to_repe
 def test_kafka_is_not_told_again_once_the_region_has_gone_on(
     region: Region, stopped: Driver, cluster: FakeCluster
 ) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
-    region.apply_reset(plan, "to see")
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
+    region.resets.apply(plan, "to see")
     stopped.up()
     cluster.held = {}
-    region.apply_reset(plan, "once more")
+    region.resets.apply(plan, "once more")
     assert cluster.held == {}
 
 
@@ -485,8 +485,8 @@ def together(steps: Iterable[Callable[[], object]]) -> list[object]:
 
 
 def test_a_plan_that_several_apply_at_once_is_one_reset(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
-    found = together([lambda: region.apply_reset(plan, "to see")] * 4)
+    plan = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(50))))
+    found = together([lambda: region.resets.apply(plan, "to see")] * 4)
     assert [getattr(view, "state", view) for view in found] == ["done"] * 4
     assert (stopped.region.epoch, len(stopped.region.person_resets)) == (2, 1)
     assert set(cluster.held.values()) == {50}
@@ -495,8 +495,8 @@ def test_a_plan_that_several_apply_at_once_is_one_reset(region: Region, stopped:
 def test_of_several_plans_that_are_applied_at_once_one_is_and_nothing_of_the_others(
     region: Region, stopped: Driver, cluster: FakeCluster
 ) -> None:
-    plans = {o: region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(o)))) for o in (10, 20, 30, 40)}
-    found = together(partial(region.apply_reset, plan, "to see") for plan in plans.values())
+    plans = {o: region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(o)))) for o in (10, 20, 30, 40)}
+    found = together(partial(region.resets.apply, plan, "to see") for plan in plans.values())
     done = [view for view in found if isinstance(view, ResetView)]
     assert len(done) == 1, found
     assert {type(refused) for refused in found if refused is not done[0]} == {errors.StalePlan}
@@ -507,8 +507,8 @@ def test_of_several_plans_that_are_applied_at_once_one_is_and_nothing_of_the_oth
 
 
 def test_online_too_a_plan_that_several_apply_at_once_is_one_reset(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
-    found = together([lambda: region.apply_reset(plan, "to see")] * 4)
+    plan = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(50))))
+    found = together([lambda: region.resets.apply(plan, "to see")] * 4)
     assert [getattr(view, "state", view) for view in found] == ["draining"] * 4
     driver.complete()
     driver.finish_reset()
@@ -517,7 +517,7 @@ def test_online_too_a_plan_that_several_apply_at_once_is_one_reset(region: Regio
 
 def test_a_file_is_applied_to_a_stopped_region(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
     target = FromFile(entries=OffsetMap({stopped.partition(2): Offset(17)}))
-    region.apply_reset(region.plan_reset(ResetRequest(target=target)), "to see")
+    region.resets.apply(region.resets.plan(ResetRequest(target=target)), "to see")
     assert [cluster.held[stopped.partition(n)] for n in range(4)] == [300, 300, 17, 300]
 
 
@@ -525,10 +525,10 @@ def test_a_file_is_applied_to_a_stopped_region(region: Region, stopped: Driver, 
 
 
 def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(request(ToCheckpoint(sequence=CheckpointNumber(2)), "t:0,1"))
+    plan = region.resets.plan(request(ToCheckpoint(sequence=CheckpointNumber(2)), "t:0,1"))
     applied(region, driver, plan)
     driver.process(width=50)
-    start, reset = region.resets()
+    start, reset = region.resets.list()
     assert (start.cause, start.state, start.target) == ("start", "done", "automatic")
     assert reset.to_json() | {"asked_at": None, "started_at": None, "finished_at": None, "attempts": None} == {
         "id": "flights/5",
@@ -559,38 +559,38 @@ def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver:
 
 
 def test_a_reset_is_found_by_its_id_its_sequence_and_its_plan(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()), request_id="daily/monday/plan/-1")
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()), request_id="daily/monday/plan/-1")
     applied(region, driver, plan)
     for name in ("flights/5", "5", "daily/monday/plan/-1", "flights/daily/monday/plan/-1"):
-        assert region.reset(name).plan == plan.plan
+        assert region.resets.show(name).plan == plan.plan
     with pytest.raises(errors.UnknownReset, match="has no reset '6'"):
-        region.reset("6")
+        region.resets.show("6")
 
 
 def test_further_attempts_belong_to_the_reset(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
-    region.apply_reset(plan, "to see")
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
+    region.resets.apply(plan, "to see")
     driver.complete()
     driver.request_reset(driver.member(0), ResetCause.LEASE_LOST, "a test")
     driver.finish_reset()
-    reset = region.reset(plan.plan)
+    reset = region.resets.show(plan.plan)
     assert [(a.attempt, str(a.state)) for a in reset.attempts] == [(1, "superseded"), (2, "done")]
     assert reset.state == "done"
-    assert len(region.resets()) == 2
+    assert len(region.resets.list()) == 2
 
 
 def test_a_wait_for_a_plan_that_nobody_applied_is_refused(region: Region) -> None:
     with pytest.raises(errors.RegionInState, match="apply its plan first"):
-        region.wait_for_reset("nobody's", timedelta(0))
+        region.resets.wait_for("nobody's", timedelta(0))
 
 
 def test_verify_is_clean_after_all_of_it(region: Region, driver: Driver, cluster: FakeCluster) -> None:
     for target in (ToEarliest(), ShiftBy(by=-10), ToLatest(), ToOffset(offset=Offset(20)), ToCurrent()):
-        applied(region, driver, region.plan_reset(ResetRequest(target=target)))
+        applied(region, driver, region.resets.plan(ResetRequest(target=target)))
         if target != ToLatest():
             driver.process(width=30)
     assert region.verify().violations == ()
 
 
 def test_request_ids_are_kept_as_they_are(region: Region) -> None:
-    assert region.plan_reset(ResetRequest(target=ToCurrent()), request_id="a b").plan == RequestId("a b")
+    assert region.resets.plan(ResetRequest(target=ToCurrent()), request_id="a b").plan == RequestId("a b")

@@ -32,7 +32,7 @@ def unheld(driver: Driver) -> CheckpointNumber:
 
 def test_the_restore_point_is_told_kafka_with_the_note_of_a_member(driver: Driver) -> None:
     sequence, cluster = unheld(driver), FakeCluster()
-    view = Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(sequence)
+    view = Region(driver.name, driver.store, clusters=cluster.clusters).checkpoints.repair(sequence)
     assert view.checkpoint.committed is Committed.YES
     assert cluster.held == dict(driver.region.offsets[sequence])
     note = read_note(next(iter(cluster.notes.values())))
@@ -43,7 +43,7 @@ def test_the_restore_point_is_told_kafka_with_the_note_of_a_member(driver: Drive
 def test_with_members_in_the_group_nothing_is_changed(driver: Driver) -> None:
     sequence, cluster = unheld(driver), FakeCluster(inside="somebody")
     with pytest.raises(GroupNotEmpty, match="somebody"):
-        Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(sequence)
+        Region(driver.name, driver.store, clusters=cluster.clusters).checkpoints.repair(sequence)
     assert driver.region.checkpoints[sequence].committed is Committed.NO
 
 
@@ -51,7 +51,7 @@ def test_of_a_restore_point_that_is_a_reset_it_says_who_tells_kafka(driver: Driv
     cluster, restore_point = FakeCluster(), driver.region.restore_sequence
     assert restore_point is not None
     with pytest.raises(CheckpointRefused, match="is a reset and no checkpoint; Kafka is told its offsets when"):
-        Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(restore_point)
+        Region(driver.name, driver.store, clusters=cluster.clusters).checkpoints.repair(restore_point)
     assert cluster.held == {}
 
 
@@ -60,5 +60,5 @@ def test_no_older_checkpoint_is_ever_told(driver: Driver) -> None:
     driver.process()
     driver.checkpoint("later")
     with pytest.raises(CheckpointRefused, match="not the restore point"):
-        Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(sequence)
+        Region(driver.name, driver.store, clusters=cluster.clusters).checkpoints.repair(sequence)
     assert cluster.held == {}

@@ -152,7 +152,7 @@ def store_of(policy: str = "fail", spec_text: str = SPEC) -> RegionStore:
 
 
 def look(store: RegionStore, cluster: FakeCluster, *groups: GroupId) -> Validation:
-    return validate(store, NAME, cluster, kafka_names, groups or None)
+    return validate(store, NAME, cluster, groups or None)
 
 
 def verdicts(checks: Collection[Check], question: Question) -> dict[GroupId, CheckVerdict]:
@@ -184,12 +184,12 @@ def test_what_is_behind_is_looked_up_by_time_where_nobody_works() -> None:
 
     driver, spec = running(partitions=2, members=1), parse(SPEC)
     before = BEGINNING - timedelta(minutes=5)
-    found = gather(driver.region, driver.clock.now, spec, G, Timed(), kafka_names, before)
+    found = gather(driver.region, driver.clock.now, spec, G, Timed(), before)
     ends = {driver.partition(0): LogEnd(Offset(4), before), driver.partition(1): LogEnd(Offset(9), before)}
     assert found.earlier_ends == ends
-    assert gather(driver.region, driver.clock.now, spec, G, FakeCluster(), kafka_names).earlier_ends == {}
+    assert gather(driver.region, driver.clock.now, spec, G, FakeCluster()).earlier_ends == {}
     driver.process(width=9)
-    assert gather(driver.region, driver.clock.now, spec, G, FakeCluster(), kafka_names, before).earlier_ends == {}
+    assert gather(driver.region, driver.clock.now, spec, G, FakeCluster(), before).earlier_ends == {}
 
 
 def test_members_are_known_by_the_names_that_their_clients_have() -> None:
@@ -264,7 +264,7 @@ def test_a_group_is_described_with_whom_of_the_region_each_member_is() -> None:
         partitions=owned,
         target=frozenset(),
     )
-    first, second = described(store_of(), NAME, FakeCluster(members={G: (mine, STRANGER)}), kafka_names)
+    first, second = described(store_of(), NAME, FakeCluster(members={G: (mine, STRANGER)}))
     assert (first.group, first.type, first.assignor, second.members) == (G, "classic", "range", ())
     assert [(m.member, m.host) for m in first.members] == [(MemberId(G, 1), "h"), (None, "10.0.0.1")]
     assert first.to_json()["members"] == [
@@ -287,7 +287,7 @@ def test_a_group_is_described_with_whom_of_the_region_each_member_is() -> None:
             "target": None,
         },
     ]
-    (only,) = described(store_of(), NAME, FakeCluster(), kafka_names, [H])
+    (only,) = described(store_of(), NAME, FakeCluster(), [H])
     assert only.group == H
 
 
@@ -295,7 +295,7 @@ def test_a_group_is_described_with_whom_of_the_region_each_member_is() -> None:
 
 
 def fly(store: RegionStore, cluster: FakeCluster, *members: MemberId) -> Validation:
-    return preflight(store, NAME, members or (MemberId(G, 0),), cluster, kafka_names)
+    return preflight(store, NAME, members or (MemberId(G, 0),), cluster)
 
 
 def test_a_member_that_may_join_gets_what_was_found_in_its_group() -> None:
@@ -408,7 +408,7 @@ def test_a_region_that_works_while_kafka_is_asked_is_not_out_of_its_logs(databas
         driver.process()
         driver.checkpoint("before")
         cluster = BusyCluster(there={TopicName("t"): 4}, driver=driver)
-        found = validate(driver.store, driver.name, cluster, kafka_names)
+        found = validate(driver.store, driver.name, cluster)
         details = {c.question: c.detail for c in found.checks}
         assert details[Question.OFFSETS] == "4 log(s): positions, restore point and committed offsets are inside"
 
@@ -424,7 +424,7 @@ def test_partitions_and_members_that_came_while_kafka_was_asked_are_not_missed(d
 
     with live_region(database_url) as driver:
         cluster = GrowingCluster(driver=driver, there={TopicName("t"): 3})
-        found = validate(driver.store, driver.name, cluster, kafka_names)
+        found = validate(driver.store, driver.name, cluster)
         details = {c.question: c.detail for c in found.checks}
         assert details[Question.CLAIMS] == "4 partition(s), each claimed once"
         assert details[Question.PARTICIPANTS] == "2 of 2 member(s) run, and Kafka lists the same"
@@ -452,7 +452,7 @@ class Inheriting(FakeCluster):
 
 def test_members_that_begin_where_an_earlier_region_has_committed_are_told_so_before_they_join() -> None:
     store = store_of(spec_text=SPEC.replace("members: 2", "members: 2, start: committed"))
-    found = preflight(store, NAME, [MemberId(G, 0)], Inheriting(), kafka_names)
+    found = preflight(store, NAME, [MemberId(G, 0)], Inheriting())
     (check,) = [c for c in found.checks if c.question is Question.OFFSETS]
     assert check.verdict is CheckVerdict.WARNING
     assert "begins where region flights (id the first) has committed, g:t-0 at 5, g:t-1 at 5" in check.detail
@@ -497,7 +497,7 @@ def test_what_lasts_is_said_once_though_since_when_moves(
     for name in ("DEBOUNCE", "PERIOD", "_POLL_PERIOD"):
         monkeypatch.setattr(group_watch, name, 0.001)
     monkeypatch.setattr(group_watch, "validate", found)
-    watch = GroupWatch(store_of(), NAME, [G], FakeCluster(), kafka_names, lambda: CheckpointNumber(0))
+    watch = GroupWatch(store_of(), NAME, [G], FakeCluster(), lambda: CheckpointNumber(0))
     watch.start()
     assert over.wait(10)
     watch.end()

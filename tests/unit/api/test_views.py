@@ -10,9 +10,9 @@ import pytest
 
 from airflow_kcr.api import CheckpointRequestView, CheckpointSummary, Region, RegionSummary, RegionView
 from airflow_kcr.api.checkpoints import CheckpointView
-from airflow_kcr.api.goals import published
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
+from airflow_kcr.goals import RequestPublished
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
@@ -194,7 +194,7 @@ def test_a_region_with_a_partition_that_no_member_owns_says_so_with_since_when()
     )
     driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
     driver.request_checkpoint("n")
-    missing = list(published(RequestId("n")).missing(driver.region, driver.clock.now))
+    missing = list(RequestPublished(request_id=RequestId("n")).missing(driver.region, driver.clock.now))
     assert [wait.what for wait in missing] == ["g:t-99 is on the brokers and no member owns it yet"]
 
 
@@ -235,7 +235,7 @@ def test_a_checkpoint_is_shown_as_promised() -> None:
     driver.read_back(
         driver.member(0), {driver.partition(0): driver.region.offsets[CheckpointNumber(2)][driver.partition(0)]}
     )
-    assert region_of(driver).checkpoint(2).to_json() == {
+    assert region_of(driver).checkpoints.show(2).to_json() == {
         "region": "flights",
         "timeline": 1,
         "sequence": 2,
@@ -257,7 +257,7 @@ def test_an_inexact_checkpoint_says_so_and_why() -> None:
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.process(width=20)
     driver.handle(commands.Reconcile())
-    view = region_of(driver).checkpoint(driver.complete())
+    view = region_of(driver).checkpoints.show(driver.complete())
     assert view.to_json()["inexact"] is True
     assert view.checkpoint.inexact[driver.partition(0)] == "a record of the future"
 
@@ -267,7 +267,7 @@ def test_a_checkpoint_that_is_open_shows_what_was_contributed_and_who_is_missing
     driver.process()
     driver.request_checkpoint("n")
     driver.contribute(driver.member(0))
-    view = region_of(driver).checkpoint(2)
+    view = region_of(driver).checkpoints.show(2)
     assert (str(view.checkpoint.state), [p.partition for p in view.offsets]) == ("open", [0, 1])
     assert "g[1] has not contributed" in view.lacking
 
@@ -275,9 +275,10 @@ def test_a_checkpoint_that_is_open_shows_what_was_contributed_and_who_is_missing
 def test_an_unknown_checkpoint_is_refused_with_those_that_there_are() -> None:
     driver = running()
     with pytest.raises(UnknownCheckpoint, match="it has none yet"):
-        region_of(driver).checkpoint(7)
+        region_of(driver).checkpoints.show(7)
     driver.checkpoint("n")
-    for look in (region_of(driver).checkpoint, region_of(driver).pin, region_of(driver).unpin):
+    checkpoints = region_of(driver).checkpoints
+    for look in (checkpoints.show, checkpoints.pin, checkpoints.unpin):
         with pytest.raises(UnknownCheckpoint, match="has no checkpoint 7; its newest are 2"):
             look(7)
 
@@ -288,8 +289,8 @@ def test_checkpoints_are_listed_with_why_they_are_kept() -> None:
         driver.process()
         driver.checkpoint(f"n{n}")
     region = region_of(driver)
-    region.pin(2, "before-upgrade", "to be sure")
-    rows = [summary.to_json() for summary in region.checkpoints()]
+    region.checkpoints.pin(2, "before-upgrade", "to be sure")
+    rows = [summary.to_json() for summary in region.checkpoints.list()]
     assert [row["kept_because"] for row in rows] == [
         "it is pinned as before-upgrade",
         "the restore point 4 was built from it",
@@ -303,8 +304,8 @@ def test_checkpoints_are_listed_with_why_they_are_kept() -> None:
         "pinned_as": "before-upgrade",
         "inexact": False,
     }
-    region.unpin(2)
-    assert region.checkpoints()[0].kept == ""
+    region.checkpoints.unpin(2)
+    assert region.checkpoints.list()[0].kept == ""
 
 
 def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone() -> None:
@@ -316,7 +317,7 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
     aborted = driver.region.open_checkpoint
     assert aborted is not None
     region = region_of(driver)
-    assert [(row["state"], row["current"], row["undone_by"]) for row in map(by_name, region.checkpoints())] == [
+    assert [(row["state"], row["current"], row["undone_by"]) for row in map(by_name, region.checkpoints.list())] == [
         ("published", True, None),
         ("open", None, None),
     ]
@@ -326,7 +327,8 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
     driver.publish()
     rewind(driver, ToOffset(offset=Offset(0)))
     rows = {
-        row["sequence"]: (row["state"], row["current"], row["undone_by"]) for row in map(by_name, region.checkpoints())
+        row["sequence"]: (row["state"], row["current"], row["undone_by"])
+        for row in map(by_name, region.checkpoints.list())
     }
     assert rows[aborted] == ("aborted", None, None)
     assert rows[undone] == ("published", False, driver.region.timeline)
@@ -377,9 +379,9 @@ def test_a_pin_needs_a_label_and_offsets_to_keep() -> None:
     driver = running()
     driver.request_checkpoint("n")
     with pytest.raises(CheckpointNotUsable):
-        region_of(driver).pin(2)
+        region_of(driver).checkpoints.pin(2)
     with pytest.raises(ConfigurationError, match="label"):
-        region_of(driver).pin(2, "")
+        region_of(driver).checkpoints.pin(2, "")
 
 
 def test_retirement_says_what_it_forgot() -> None:
@@ -396,9 +398,9 @@ def test_retirement_says_what_it_forgot() -> None:
     driver.handle(commands.KillRegion())
     driver.handle(commands.PinCheckpoint(sequence=first, label="", reason=""))
     region = region_of(driver)
-    assert region.retire() == (first,)
-    assert first not in [s.checkpoint.sequence for s in region.checkpoints() if s.checkpoint.is_complete]
-    assert region.retire() == ()
+    assert region.checkpoints.retire() == (first,)
+    assert first not in [s.checkpoint.sequence for s in region.checkpoints.list() if s.checkpoint.is_complete]
+    assert region.checkpoints.retire() == ()
 
 
 def test_a_request_for_a_checkpoint_is_shown_with_its_checkpoint() -> None:

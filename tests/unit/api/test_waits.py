@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.api import Goal, Progress, Region, goals
+from airflow_kcr import goals
+from airflow_kcr.api import Progress, Region, waiting
 from airflow_kcr.errors import CheckpointRefused, ConfigurationError, RegionInState, StoreUnavailable, TimedOut
 from airflow_kcr.protocol.region.commands import ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, DesiredState
@@ -236,23 +237,23 @@ def restless(monkeypatch: pytest.MonkeyPatch) -> Driver:
         return real(driver.name)
 
     monkeypatch.setattr(driver.store, "read", read)
-    monkeypatch.setattr(goals, "sleep", lambda seconds: None)
+    monkeypatch.setattr(waiting, "sleep", lambda seconds: None)
     return driver
 
 
 def test_a_store_that_is_away_for_a_while_is_waited_for_too(restless: Driver) -> None:
-    goal = Goal(what="anything", is_reached=lambda r, now: bool(len(steps.seen) > 2))
     steps = Steps()
-    goals.wait_for(restless.store, restless.name, goal, timeout=LONG, on_progress=steps)
+    goal = waiting.CallersGoal(lambda r, now: len(steps.seen) > 2)
+    waiting.wait_for(restless.store, restless.name, goal, timeout=LONG, on_progress=steps)
     assert [str(p) for p in steps.seen[1:3]] == [
         "waiting for the store: the store at host/kcr can't be reached; tried for 1.0 s, nothing was changed"
     ] * 2
 
 
 def test_a_store_that_stays_away_is_the_answer_in_the_end(restless: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(goals, "STORE_AWAY", timedelta(0))
+    monkeypatch.setattr(waiting, "STORE_AWAY", timedelta(0))
     with pytest.raises(StoreUnavailable):
-        goals.wait_for(restless.store, restless.name, goals.RUNNING, timeout=LONG)
+        waiting.wait_for(restless.store, restless.name, goals.RUNNING, timeout=LONG)
 
 
 def test_progress_names_a_few_and_counts_the_others() -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from typer.testing import CliRunner
 
-from airflow_kcr.api.goals import OnProgress, Progress
+from airflow_kcr.api.waiting import OnProgress, Progress
 from airflow_kcr.cli import app
 from airflow_kcr.embedded.demo.play import Play
 

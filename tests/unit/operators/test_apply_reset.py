@@ -42,7 +42,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def plan(driver: Driver) -> dict[str, Any]:
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-    return region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
+    return region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_an_approved_plan_is_applied_and_waited_for_without_a_slot(
         "who": "ada",
         "reason": "wrong rates",
     }
-    [reset] = [r for r in Region(driver.name, driver.store).resets() if r.plan]
+    [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
     assert (reset.requester.dag_id, reset.requester.run_id) == (DAG_ID, RUN)
 
 
@@ -121,13 +121,13 @@ def test_a_retry_finds_the_reset(driver: Driver, world: World, approval: dict[st
 
 def test_a_plan_alone_is_applied_in_the_name_of_the_run(driver: Driver, world: World, plan: dict[str, Any]) -> None:
     deferred(apply(plan, reason="nightly replay"))
-    [reset] = [r for r in Region(driver.name, driver.store).resets() if r.plan]
+    [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
     assert (reset.requester.who, reset.requester.reason) == ("airflow", "nightly replay")
 
 
 def test_without_any_reason_the_run_is_one(driver: Driver, world: World, plan: dict[str, Any]) -> None:
     deferred(apply(plan))
-    [reset] = [r for r in Region(driver.name, driver.store).resets() if r.plan]
+    [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
     assert reset.requester.reason == f"run {RUN} of DAG {DAG_ID}"
 
 
@@ -194,10 +194,10 @@ def test_a_halted_region_is_forced(driver: Driver, world: World, plan: dict[str,
         driver.finish_reset()
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
     request = ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))
-    again = region.plan_reset(request).summary()
+    again = region.resets.plan(request).summary()
     with pytest.raises(AirflowFailException, match="forced"):
         apply(again).execute(context())
-    again = region.plan_reset(replace(request, forced=True)).summary()
+    again = region.resets.plan(replace(request, forced=True)).summary()
     waits = deferred(apply(again))
     driver.finish_reset()
     assert resumed(waits, again)["state"] == "done"
@@ -212,7 +212,7 @@ def test_a_table_that_can_not_be_restored_needs_the_consent_of_the_dags_author(
     with live_region(store_connection, spec) as driver:
         with_two_checkpoints(driver)
         region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-        found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
+        found = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
         assert "| Not restored, as mode upsert keeps no history | sink r of group g (table r) |" in markdown(found)
         with pytest.raises(AirflowFailException, match="mode upsert keeps no history"):
             apply(found.summary()).execute(context())
@@ -240,13 +240,13 @@ def test_an_approval_is_of_one_plan_and_not_of_another_one_under_its_name(
 ) -> None:
     approve(driver, plan)
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-    other = region.plan_reset(ResetRequest(target=ToInitial()), request_id=plan["plan"]).summary()
+    other = region.resets.plan(ResetRequest(target=ToInitial()), request_id=plan["plan"]).summary()
     with pytest.raises(AirflowFailException, match=r"ada has approved plan .*, but it is another one since"):
         behind_an_approval({**approval, "plan": other}).execute(context())
     forced = {**plan, "request": {**plan["request"], "forced": True}}
     with pytest.raises(AirflowFailException, match=r"ada has approved plan .*, but it is another one since"):
         behind_an_approval({**approval, "plan": forced}).execute(context())
-    another = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
+    another = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
     with pytest.raises(AirflowFailException, match="has no approval of plan"):
         behind_an_approval({**approval, "plan": another}).execute(context())
     assert driver.region.person_resets == {}
@@ -279,5 +279,5 @@ def test_a_plan_that_needs_no_approval_is_not_applied_in_the_name_that_an_xcom_s
     driver: Driver, world: World, approval: dict[str, Any]
 ) -> None:
     deferred(apply({**approval, "by": "mallory"}))
-    [reset] = [r for r in Region(driver.name, driver.store).resets() if r.plan]
+    [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
     assert reset.requester.who == "airflow"

@@ -31,7 +31,7 @@ def driver(driver: Driver) -> Driver:
 def plan(driver: Driver) -> dict[str, Any]:
     """What the task of a plan has returned."""
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-    found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
+    found = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     return {**found.summary(), "requester": {"who": "bob", "reason": "wrong rates"}}
 
 
@@ -72,7 +72,7 @@ def test_the_region_s_page_is_a_click_away_while_it_waits(plan: dict[str, Any], 
 def test_a_plan_that_moves_nothing_says_so(driver: Driver, world: World) -> None:
     driver.checkpoint("third")
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(4))))
+    plan = region.resets.plan(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(4))))
     asked(approve(plan.summary()), task_context(FakeTask(task_id="approve")))
     said = "| Moves | nothing: all 4 partition(s) are at their targets already |"
     assert said in world.shown["body"].splitlines()
@@ -85,7 +85,7 @@ def test_big_plans_show_the_worst_twenty(store_connection: str, world: World) ->
         driver.process(width=10)
         cluster = FakeCluster(counts={TopicName("t"): 60}, starts={59: 3})
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
-        found = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(0))))
+        found = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(0))))
         text = markdown(Plan.from_json(found.summary()))
     rows = [line for line in text.splitlines() if line.startswith("| g |")]
     assert len(rows) == 20
@@ -98,7 +98,7 @@ def test_a_partition_without_a_record_since_the_time_is_marked(store_connection:
         driver.up()
         driver.process(width=10)
         region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-        found = region.plan_reset(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
+        found = region.resets.plan(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
         text = markdown(Plan.from_json(found.summary()))
     row = next(line for line in text.splitlines() if line.startswith("| g |"))
     assert row.endswith("| no record since then, the log's end |")

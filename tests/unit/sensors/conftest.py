@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from airflow_kcr.goals import WaitingFor
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sensors.region import RegionSensor
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.triggers.payloads import WaitingFor, waiting_for_from_json
+from airflow_kcr.triggers.payloads import waiting_for_from_json
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver

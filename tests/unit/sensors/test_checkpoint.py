@@ -7,11 +7,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.goals import CheckpointExists
 from airflow_kcr.protocol.region.commands import StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.values import Offset
 from airflow_kcr.sensors.region import KcrCheckpointSensor
-from airflow_kcr.triggers.payloads import CheckpointExists
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.unit.sensors.conftest import deferral, waited_for
@@ -45,7 +45,7 @@ def checkpoint_at(driver: Driver, boundary: datetime) -> int:
 def test_the_checkpoint_of_the_runs_interval_is_waited_for(driver: Driver) -> None:
     with pytest.raises(TaskDeferred) as waiting:
         sensor().execute(of_interval(BOUNDARY))
-    assert waited_for(waiting.value) == CheckpointExists(boundary="2026-01-01T12:00:00Z")
+    assert waited_for(waiting.value) == CheckpointExists(boundary=datetime(2026, 1, 1, 12, tzinfo=UTC))
     checkpoint_at(driver, BOUNDARY)
     sensor().execute(of_interval(BOUNDARY))
 

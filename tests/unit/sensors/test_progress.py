@@ -30,7 +30,7 @@ def test_a_stalled_region_is_waited_for_and_the_time_out_names_the_rule_and_sinc
     monkeypatch.setattr(liveness, "judge", lambda *_: Liveness(waits=(wait,), now=now))
     made = KcrProgressSensor(task_id="wait", region="flights")
     assert waited_for(deferral(made)) == Progresses()
-    missing = probe(driver.store, driver.name, Progresses(), KcrHook()).missing
+    missing, _ = probe(driver.store, driver.name, Progresses(), KcrHook())
     assert missing is not None
     assert "it is stalled" in missing.what
     assert missing.missing == (wait.text(),)

@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_kcr.goals import Reaching, RegionReaches
 from airflow_kcr.protocol.region.commands import KillRegion, StartRegion
 from airflow_kcr.sensors.region import KcrRegionStateSensor
-from airflow_kcr.triggers.payloads import RegionReaches
-from airflow_kcr.verbs import Reaching
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.unit.sensors.conftest import deferral, waited_for

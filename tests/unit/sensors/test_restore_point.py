@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
+from airflow_kcr.goals import Reaching, RegionReaches
 from airflow_kcr.protocol.region.commands import PauseRegion
 from airflow_kcr.sensors.region import KcrRegionStateSensor
-from airflow_kcr.triggers.payloads import RegionReaches, Status, TriggerAnswer
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
-from airflow_kcr.verbs import Reaching
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.unit.sensors.conftest import deferral, resume, waited_for

@@ -1,34 +1,38 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
-from airflow_kcr.triggers.payloads import (
+from airflow_kcr.goals import (
     CheckpointCommitted,
     CheckpointExists,
-    LagBelow,
     MembersEnded,
-    MembershipHealthy,
+    Reaching,
     RegionReaches,
     RequestPublished,
     ResetFinished,
+    WaitingFor,
+)
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
+from airflow_kcr.triggers.payloads import (
+    LagBelow,
+    MembershipHealthy,
     Status,
     TriggerAnswer,
-    WaitingFor,
     waiting_for_from_json,
 )
-from airflow_kcr.verbs import Reaching
 
 EVERY: tuple[WaitingFor, ...] = (
-    RequestPublished(request_id="flights_checkpoint/manual__1/drain/-1"),
-    CheckpointCommitted(sequence=7),
-    CheckpointExists(boundary="2026-01-01T01:00:00Z"),
-    CheckpointExists(sequence=7),
+    RequestPublished(request_id=RequestId("flights_checkpoint/manual__1/drain/-1")),
+    CheckpointCommitted(sequence=CheckpointNumber(7)),
+    CheckpointExists(boundary=datetime(2026, 1, 1, 1, tzinfo=UTC)),
+    CheckpointExists(sequence=CheckpointNumber(7)),
     RegionReaches(state=Reaching.PAUSED),
-    ResetFinished(request_id="plan-1"),
-    MembersEnded(group="g", indexes=(0, 1), before=(3, 0)),
+    ResetFinished(request_id=RequestId("plan-1")),
+    MembersEnded(group=GroupId("g"), indexes=(0, 1), before=(3, 0)),
     MembershipHealthy(),
     MembershipHealthy(groups=("a", "b")),
     LagBelow(records=100),

@@ -12,24 +12,17 @@ import pytest
 from sqlalchemy.engine import URL, make_url
 
 from airflow_kcr.errors import BrokerUnavailable
+from airflow_kcr.goals import CheckpointExists, Reaching, RegionReaches, RequestPublished, WaitingFor
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.region.commands import PauseRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RegionName, RequestId
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers import probes
 from airflow_kcr.triggers import waits as poller_module
-from airflow_kcr.triggers.payloads import (
-    CheckpointExists,
-    LagBelow,
-    RegionReaches,
-    RequestPublished,
-    Status,
-    WaitingFor,
-)
+from airflow_kcr.triggers.payloads import LagBelow, Status
 from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
 from airflow_kcr.triggers.waits import Poller, TriggerWait
-from airflow_kcr.verbs import Reaching
 from tests.support.breaking_proxy import Way
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
@@ -99,7 +92,7 @@ def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_ea
     driver.handle(PauseRegion())
     driver.handle(StartRegion())
     driver.request_checkpoint("n")
-    payloads = (RequestPublished(request_id="n"), CheckpointExists(sequence=9), PAUSED)
+    payloads = (RequestPublished(request_id=RequestId("n")), CheckpointExists(sequence=CheckpointNumber(9)), PAUSED)
     costs: list[int] = []
     probe = StoreProbes.probe_all
 
@@ -144,8 +137,8 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
     others = [RegionName(f"nowhere-{number}") for number in range(3)]
     asked = StoreProbes(make_url(store_connection))
     checkpoint: dict[WaitingFor, KcrHook] = {
-        RequestPublished(request_id="n"): HOOK,
-        CheckpointExists(sequence=9): HOOK,
+        RequestPublished(request_id=RequestId("n")): HOOK,
+        CheckpointExists(sequence=CheckpointNumber(9)): HOOK,
     }
     try:
         first = asked.probe_all({driver.name: checkpoint})
@@ -157,7 +150,7 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
         driver.complete()
         driver.publish()
         after = asked.probe_all({driver.name: checkpoint, **{other: {PAUSED: HOOK} for other in others}})
-        reached = after[driver.name, RequestPublished(request_id="n")].answer
+        reached = after[driver.name, RequestPublished(request_id=RequestId("n"))].answer
         assert reached is not None
         assert reached.status is Status.REACHED
         for other in others:
@@ -171,7 +164,7 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
 def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.request_checkpoint("n")
     asked = StoreProbes(make_url(store_connection))
-    checkpoint: dict[WaitingFor, KcrHook] = {RequestPublished(request_id="n"): HOOK}
+    checkpoint: dict[WaitingFor, KcrHook] = {RequestPublished(request_id=RequestId("n")): HOOK}
     wanted = {driver.name: checkpoint}
     try:
         asked.probe_all(wanted)
@@ -224,7 +217,8 @@ def test_who_is_cancelled_is_forgotten_and_the_others_wait_on(driver: Driver, st
         poller = Poller.at(make_url(store_connection), TICK)
         driver.request_checkpoint("n")
         one, other = (
-            asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id="n")))) for _ in range(2)
+            asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id=RequestId("n")))))
+            for _ in range(2)
         )
         await until(lambda: poller.waiting == 2)
         one.cancel()
@@ -243,7 +237,7 @@ def test_a_time_out_names_who_is_missing(driver: Driver, store_connection: str) 
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
-        answer = await poller.wait(waits(driver, RequestPublished(request_id="n"), deadline=0.3))
+        answer = await poller.wait(waits(driver, RequestPublished(request_id=RequestId("n")), deadline=0.3))
         assert answer.status is Status.TIMED_OUT
         assert "gave up after 0.3 s" in answer.detail
         assert "waits for g[1] (t-2, t-3)" in answer.detail
@@ -261,7 +255,7 @@ def test_the_time_before_the_trigger_ran_counts_by_the_clock_of_the_store(
         poller = Poller.at(make_url(store_connection), TICK)
         day = 86_400.0
         answer = await poller.wait(
-            waits(driver, RequestPublished(request_id="n"), deadline=day, asked_before=day - 0.5)
+            waits(driver, RequestPublished(request_id=RequestId("n")), deadline=day, asked_before=day - 0.5)
         )
         assert answer.status is Status.TIMED_OUT
 
@@ -274,7 +268,7 @@ def test_what_can_not_be_reached_is_refused_and_nobody_else_is_disturbed(driver:
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
-        checkpoint = asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id="n"))))
+        checkpoint = asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id=RequestId("n")))))
         unknown, unpaused = await asyncio.gather(poller.wait(nowhere), poller.wait(waits(driver, PAUSED)))
         assert unknown.status is unpaused.status is Status.REFUSED
         assert "it has: flights" in unknown.detail
@@ -310,7 +304,7 @@ def test_a_drain_that_was_late_is_a_time_out_and_names_who_was_late(store_connec
 
         async def main() -> None:
             answer = await Poller.at(make_url(store_connection), TICK).wait(
-                waits(driver, RequestPublished(request_id="n"))
+                waits(driver, RequestPublished(request_id=RequestId("n")))
             )
             assert answer.status is Status.TIMED_OUT
             assert "late: g[1]" in answer.detail
@@ -325,7 +319,7 @@ def test_a_store_that_comes_back_is_waited_for(driver: Driver, store_connection:
 
     async def main() -> None:
         poller = Poller.at(way.url, TICK)
-        task = asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id="n"))))
+        task = asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id=RequestId("n")))))
         await until(lambda: connections(store_connection) > 1)
         way.bar()
         driver.complete()
@@ -351,7 +345,7 @@ def test_a_store_that_stays_away_is_the_answer_for_all(
 
     async def main() -> None:
         poller = Poller.at(way.url, TICK)
-        waiting = [waits(driver, RequestPublished(request_id="n")), waits(driver, PAUSED)]
+        waiting = [waits(driver, RequestPublished(request_id=RequestId("n"))), waits(driver, PAUSED)]
         answers = await asyncio.gather(*map(poller.wait, waiting))
         assert {answer.status for answer in answers} == {Status.STORE_AWAY}
         assert f"127.0.0.1:{way.port}" in answers[0].detail

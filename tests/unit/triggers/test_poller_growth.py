@@ -13,9 +13,10 @@ from statistics import median
 import pytest
 from sqlalchemy.engine import make_url
 
+from airflow_kcr.goals import CheckpointExists, RequestPublished, WaitingFor
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.triggers.payloads import CheckpointExists, RequestPublished, Status, WaitingFor
+from airflow_kcr.protocol.values import CheckpointNumber, RegionName, RequestId
+from airflow_kcr.triggers.payloads import Status
 from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
 from airflow_kcr.triggers.waits import Poller, TriggerWait
 from tests.support.driver import Driver
@@ -79,7 +80,8 @@ def wait_for_long(driver: Driver, url: str, monkeypatch: pytest.MonkeyPatch, *, 
     async def main() -> list[tuple[Footprint, float]]:
         poller = Poller.at(make_url(url), TICK)
         others = [
-            asyncio.create_task(poller.wait(waits(CheckpointExists(sequence=FAR_OFF + n)))) for n in range(WAITING - 1)
+            asyncio.create_task(poller.wait(waits(CheckpointExists(sequence=CheckpointNumber(FAR_OFF + n)))))
+            for n in range(WAITING - 1)
         ]
         found: list[tuple[Footprint, float]] = []
         for part in range(1, PARTS + 1):
@@ -87,7 +89,7 @@ def wait_for_long(driver: Driver, url: str, monkeypatch: pytest.MonkeyPatch, *, 
             while seen[0] < looks * part // PARTS:
                 request = f"c-{seen[0]}"
                 driver.request_checkpoint(request)
-                one = asyncio.create_task(poller.wait(waits(RequestPublished(request_id=request))))
+                one = asyncio.create_task(poller.wait(waits(RequestPublished(request_id=RequestId(request)))))
                 until = seen[0] + HAPPENS
                 while seen[0] < until:
                     await asyncio.sleep(0.001)

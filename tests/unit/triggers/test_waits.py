@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from airflow_kcr.goals import MembersEnded, RequestPublished
 from airflow_kcr.protocol.region.commands import KillRegion, ReportForeignConsumer
-from airflow_kcr.protocol.values import RequestId
-from airflow_kcr.triggers.payloads import MembersEnded, RequestPublished, Status, TriggerAnswer
+from airflow_kcr.protocol.values import GroupId, RequestId
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
@@ -24,7 +25,7 @@ def trigger(**changed: object) -> RegionTrigger:
     arguments: dict[str, Any] = {
         "kcr_conn_id": "kcr_default",
         "region": "flights",
-        "waiting_for": RequestPublished(request_id="n").to_json(),
+        "waiting_for": RequestPublished(request_id=RequestId("n")).to_json(),
         "deadline": 60.0,
         "asked_at": "",
     }
@@ -94,7 +95,9 @@ def test_a_request_outlives_the_trigger_that_waited_for_it(driver: Driver) -> No
 
 
 def waits_for_an_application(driver: Driver) -> RegionTrigger:
-    waiting_for = MembersEnded(group="g", indexes=(0, 1), before=(0, 0), last_request="dag/run/consume/0/try 1")
+    waiting_for = MembersEnded(
+        group=GroupId("g"), indexes=(0, 1), before=(0, 0), last_request="dag/run/consume/0/try 1"
+    )
     return trigger(waiting_for=waiting_for.to_json())
 
 
@@ -122,7 +125,7 @@ def test_an_application_that_can_not_be_told_to_end_is_named_in_the_log(
         ({"region": "Flights!"}, "a-z"),
         ({"waiting_for": {"kind": "moon"}}, "clear the task"),
         ({"asked_at": "yesterday"}, "not a time"),
-        ({"waiting_for": {"kind": "checkpoint_exists", "boundary": "yesterday"}}, "not a time"),
+        ({"waiting_for": {"kind": "checkpoint_exists", "boundary": "yesterday"}}, "another version"),
         ({"waiting_for": {"kind": "checkpoint_committed", "sequence": 77}}, "no checkpoint 77"),
         ({"waiting_for": {"kind": "reset_done", "request_id": "p"}}, "'p'"),
         ({"waiting_for": {"kind": "checkpoint_published", "request_id": "never"}}, "request with the id 'never'"),
