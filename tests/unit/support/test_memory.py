@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 
 import pytest
 
@@ -23,15 +22,12 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
-    RegionName,
     Timeline,
     TopicName,
 )
 from tests.support.driver import BEGINNING
 from tests.support.memory import proven
 
-FLIGHTS = RegionName("flights")
-LEASE = timedelta(seconds=10)
 MEMBER = MemberId(GroupId("g"), 0)
 
 
