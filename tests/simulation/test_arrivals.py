@@ -14,7 +14,7 @@ from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import MemberId
 from tests.support.simulation.run import GROUP, NAME, TIMEOUTS, Simulation
 
-SEEDS = range(40)
+SEEDS = range(10)
 WAIT = TIMEOUTS.arrival_wait.total_seconds()
 SETTLED = 10.0
 """Virtual seconds in which a region that waits for no member runs, and its members have read what there is."""

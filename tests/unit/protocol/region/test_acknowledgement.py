@@ -15,12 +15,12 @@ from airflow_kcr.protocol.region.commands import (
     ReportForeignConsumer,
     RequestReset,
 )
-from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime
 from airflow_kcr.protocol.values import Epoch, Offset
 from tests.support.driver import BEGINNING, Driver
-from tests.support.judging import causes, happened, judge, positions, state
+from tests.support.judging import causes, happened, positions
 from tests.support.scripts import checkpoints_of_ten, running, started
 
 
@@ -125,16 +125,6 @@ def test_nobody_answers_for_what_it_does_not_hold_now() -> None:
 
 
 # -- the acknowledgement ----------------------------------------------------------------------------------------------
-
-
-def test_the_last_acknowledgement_ends_the_reset() -> None:
-    driver = resetting()
-    driver.acknowledge(driver.member(0))
-    assert state(driver) is RegionState.RESETTING
-    driver.acknowledge(driver.member(1))
-    assert state(driver) is RegionState.RUNNING
-    assert [b.member for b in happened(driver, events.Acknowledged)[-2:]] == [driver.member(0), driver.member(1)]
-    judge(driver)
 
 
 def test_a_second_acknowledgement_changes_nothing() -> None:

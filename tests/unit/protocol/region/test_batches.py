@@ -46,16 +46,6 @@ def discarded(driver: Driver, batch: BatchId) -> DiscardBatch:
 # -- begin ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_begun_batch_is_in_the_ledger_and_its_ranges_are_marked() -> None:
-    driver = one(partitions=2)
-    batch = driver.start_batch(driver.member(0))
-    row = driver.row(batch)
-    assert (row.outcome, row.epoch, row.timeline, row.started_at) == (None, 1, 1, driver.clock.now)
-    assert (row.sequence, row.started_after) == (driver.region.next_sequence, driver.region.counter)
-    assert {(c.position, c.started_to) for c in driver.region.claims.values()} == {(0, 10)}
-    assert driver.region.running.keys() == {batch}
-
-
 def test_the_same_batch_again_is_the_one_that_runs() -> None:
     driver = one()
     region = begin(driver, asked(driver))

@@ -214,13 +214,6 @@ def test_a_drain_deadline_aborts_the_checkpoint_and_names_who_was_late() -> None
     judge(driver)
 
 
-def test_before_its_deadline_a_drain_is_waited_for() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    driver.wait(179)
-    assert phase(driver) is rows.CheckpointPhase.DRAINING
-
-
 def test_the_regions_own_checkpoints_and_a_stop_are_tried_again_by_themselves() -> None:
     driver = running()
     driver.handle(commands.StopRegion())

@@ -208,15 +208,6 @@ def test_an_empty_claim_counts_too() -> None:
     assert claim_of(driver, 0).owner is None
 
 
-def test_who_claims_in_a_running_region_may_process_at_once() -> None:
-    driver = running(partitions=2)
-    driver.join(driver.member(1), takeover=True)
-    driver.claim(driver.member(1), [driver.partition(1)])
-    assert driver.region.members[driver.member(1)].acknowledged == driver.region.epoch
-    driver.process(driver.member(1))
-    judge(driver)
-
-
 def test_a_members_own_reclaim_keeps_position_and_running_batch() -> None:
     driver = one_member()
     driver.process()

@@ -7,13 +7,13 @@ import pytest
 
 from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIncarnation, UnknownMember
 from airflow_kcr.protocol.region import events, membership
-from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, StartRegion, StopRegion
-from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState
+from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, StartRegion
+from airflow_kcr.protocol.region.rows import CheckpointState, Outcome
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge, state
+from tests.support.judging import causes, happened, judge
 from tests.support.scripts import running
 
 
@@ -121,21 +121,6 @@ def test_other_members_batches_are_left_alone() -> None:
     batch = driver.start_batch(driver.member(1))
     driver.join(driver.member(0), takeover=True)
     assert driver.region.running[batch].quiesced_after is None
-
-
-def test_an_arrival_lets_a_start_go_on() -> None:
-    driver = running()
-    driver.process()
-    driver.crash(driver.member(0))
-    driver.crash(driver.member(1))
-    driver.wait(60)
-    driver.handle(StopRegion())
-    assert state(driver) is RegionState.STOPPED
-    driver.handle(StartRegion())
-    driver.join(driver.member(0))
-    assert state(driver) is RegionState.STARTING
-    driver.join(driver.member(1))
-    assert state(driver) is RegionState.RESETTING
 
 
 # -- leaving ----------------------------------------------------------------------------------------------------------

@@ -336,33 +336,12 @@ def test_a_request_that_is_no_longer_queued_is_not_cancelled() -> None:
     assert requests.cancel(region, driver.clock.now, "why", [waits]).requests[waits.request_id].refusal == "why"
 
 
-def test_a_request_goes_back_to_the_queue_with_its_place_when_its_checkpoint_was_not_at_fault() -> None:
-    driver = running()
-    row = driver.request_checkpoint("n")
-    again = requests.requeued(driver.region, row.request_id).requests[row.request_id]
-    assert again == replace(row, state=RequestState.QUEUED)
-
-
 def test_a_request_that_has_ended_does_not_come_back() -> None:
     driver = running()
     driver.process()
     driver.checkpoint("n")
     region = driver.region
     assert requests.requeued(region, RequestId("n")) is region
-
-
-def test_an_undone_checkpoint_no_longer_covers_a_boundary() -> None:
-    driver = hourly()
-    located(driver, boundary(1), 10)
-    driver.process()
-    driver.request_checkpoint("n", boundary=boundary(1))
-    sequence = driver.complete()
-    region = driver.region
-    covering = timelines.covering(region, boundary(1))
-    assert covering is not None
-    assert covering.sequence == sequence
-    undone = region.with_checkpoint(replace(region.checkpoints[sequence], undone_by=region.timeline))
-    assert timelines.covering(undone, boundary(1)) is None
 
 
 def test_a_reset_puts_the_request_of_the_open_checkpoint_back_into_the_queue() -> None:

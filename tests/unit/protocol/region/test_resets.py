@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
+from airflow_kcr.protocol.offsets import OffsetMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, resets, rows
 from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
@@ -86,14 +86,6 @@ def test_the_first_one_opens_the_first_timeline_and_is_its_restore_point() -> No
     region = driver.region
     assert (region.timeline, region.epoch, region.restore_sequence, region.restore_epoch) == (1, 1, 1, 1)
     assert state(driver) is rows.RegionState.STARTING
-
-
-def test_an_automatic_one_opens_no_timeline_and_keeps_the_restore_point() -> None:
-    driver = running()
-    checkpoint = checkpoints_of_ten(driver, 1)[0]
-    region = begun(driver)
-    assert (region.timeline, region.restore_sequence) == (1, checkpoint)
-    assert region.archive.undone({region.timeline}) == {region.timeline: ()}
 
 
 def test_a_seek_map_of_its_own_opens_a_timeline_is_its_restore_point_and_undoes_what_lies_beyond() -> None:
@@ -205,14 +197,6 @@ def test_a_region_without_a_reset_makes_no_progress_with_one() -> None:
 
 
 # -- open entries -----------------------------------------------------------------------------------------------------
-
-
-def test_an_entry_once_written_never_changes() -> None:
-    driver = running()
-    fail(driver)
-    region = driver.region
-    late = SeekMap({driver.partition(0): SeekEntry(offset=Offset(99), source=SeekSource.EXPLICIT)})
-    assert resets.write_seek(region, driver.clock.now, late) is region
 
 
 def test_the_restore_point_learns_an_entry_too_so_that_later_resets_go_there_as_well() -> None:
