@@ -31,7 +31,6 @@ from airflow_kcr.kafka.group_consumer import (
     GroupConsumer,
     GroupConsumerAssigned,
     GroupConsumerLost,
-    GroupConsumerRevoked,
     GroupConsumerWaits,
     News,
 )
@@ -408,9 +407,9 @@ class ControlConsumer:
     def _deliver(self, news: Sequence[News]) -> None:
         for item in news:
             match item:
-                case GroupConsumerAssigned(partitions):
+                case GroupConsumerAssigned(partitions) if partitions is not None:
                     self._report(partial(self._listener.assigned, partitions))
-                case GroupConsumerRevoked():
+                case GroupConsumerAssigned():
                     self._joined_at = time.monotonic()
                     self._report(self._listener.revoked)
                 case GroupConsumerLost(why):

@@ -35,12 +35,8 @@ from airflow_kcr.settings import KafkaSettings
 class GroupConsumerAssigned:
     """What is assigned is these partitions now; they are paused."""
 
-    partitions: frozenset[GroupPartition]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupConsumerRevoked:
-    """The assignment was revoked, or lost."""
+    partitions: frozenset[GroupPartition] | None
+    """None: the assignment was revoked, or lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ SETTLE_SHARE: Final = 0.6
 SETTLE_POLL: Final = 0.1
 """Seconds of one poll for it."""
 
-News: TypeAlias = GroupConsumerAssigned | GroupConsumerRevoked | GroupConsumerLost | GroupConsumerWaits | Complaint
+News: TypeAlias = GroupConsumerAssigned | GroupConsumerLost | GroupConsumerWaits | Complaint
 
 _UNRELEASED: Final = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID).str()
 """How the client's fatal error, which has no other code than that it is fatal, says that a static id is in use."""
@@ -307,7 +303,7 @@ class GroupConsumer:
         else:
             client.unassign()
         self.assigned = None
-        self._news.append(GroupConsumerRevoked())
+        self._news.append(GroupConsumerAssigned(None))
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         self.commit_open = False

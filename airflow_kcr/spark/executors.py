@@ -12,14 +12,17 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from airflow_kcr.spark.pipelines import Warming
 from airflow_kcr.spark.pulse import Pulse
+from airflow_kcr.spark.reads import RECORD
 
 NAMED_AFTER: Final = 15.0
 """Seconds without an executor after which Spark itself complains."""
 
 ASKED_EVERY: Final = 10.0
 """Seconds at least between two jobs that ask for one: such a job may fail at once, as without brokers."""
+
+WARM_WITHIN: Final = 60.0
+"""Seconds that the members wait until Spark is ready; then they begin, and their first batch pays for what is left."""
 
 _SPARK_SAYS: Final = (
     "Initial job has not accepted any resources; check your cluster UI to ensure that workers are registered and have "
@@ -40,24 +43,27 @@ class Executors:
 
     Args:
         pulse: knows how many there are.
-        warm_up: gets them ready, waiting for the first one; see `Warming`.
+        warm_up: gets them ready, waiting for the first one, and returns how many bytes a record has, 0 where there is
+            none; what it raises is logged, and blocks nothing.
     """
 
     def __init__(self, pulse: Pulse, warm_up: Callable[[], int]) -> None:
+        self.record = RECORD
+        """How many bytes a record has, as far as is known."""
+
         self._pulse, self._warm_up = pulse, warm_up
         self._lock = threading.Lock()
         self._lacking_since: float | None = None
         self._is_named = False
-        self._warming = self._warmed()
+        self._ask()
 
     def are_ready(self) -> bool:
-        """Whether batches may begin as far as getting ready is concerned."""
-        return self._warming.is_over()
-
-    @property
-    def record(self) -> int:
-        """How many bytes a record has, as far as is known."""
-        return self._warming.record
+        """Whether batches may begin: Spark is ready, or the wait for it, which starts with an executor, is over."""
+        if self._asked.is_set():
+            return True
+        if self.lack():
+            self._ready_by = time.monotonic() + WARM_WITHIN
+        return time.monotonic() >= self._ready_by
 
     def lack(self) -> str:
         """Return what is lacking to run a task, and ask Spark for it; empty: nothing is."""
@@ -67,8 +73,8 @@ class Executors:
                 return ""
             now = time.monotonic()
             since = self._lacking_since = now if self._lacking_since is None else self._lacking_since
-            if self._warming.is_done and now - self._asked_at >= ASKED_EVERY:
-                self._warming = self._warmed()
+            if self._asked.is_set() and now - self._asked_at >= ASKED_EVERY:
+                self._ask()
             if now - since < NAMED_AFTER:
                 return "Spark has no executor yet"
             loss = "" if self._pulse.loss == _LET_GO else self._pulse.loss
@@ -78,9 +84,22 @@ class Executors:
                 _LOG.warning("no batch can run: %s", why)
             return why
 
-    def _warmed(self) -> Warming:
-        self._asked_at = time.monotonic()
-        return Warming(self._warm_up, lacks=self.lack)
+    def _ask(self) -> None:
+        """Have Spark got ready, in a thread of its own; what asks for an executor where there is none."""
+        self._asked_at, self._asked = time.monotonic(), threading.Event()
+        self._ready_by = self._asked_at + WARM_WITHIN
+        threading.Thread(target=self._warm, args=(self._asked,), name="warms Spark up", daemon=True).start()
+
+    def _warm(self, asked: threading.Event) -> None:
+        began = time.monotonic()
+        try:
+            self.record = self._warm_up() or RECORD
+        except Exception as error:  # noqa: BLE001 (the first batch meets it again, and says what it means)
+            _LOG.info("Spark could not be warmed up, the first batch takes longer: %s: %s", type(error).__name__, error)
+        else:
+            _LOG.info("Spark is ready after %.1f s", time.monotonic() - began)
+        finally:
+            asked.set()
 
     def _found(self) -> None:
         if self._is_named:

@@ -13,10 +13,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import logging
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -26,11 +23,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from airflow_kcr.errors import PipelineUnusable
-from airflow_kcr.ports import nothing
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range, Timeline
 from airflow_kcr.spark.context import BatchContext
-from airflow_kcr.spark.reads import RECORD, Reader, Source
+from airflow_kcr.spark.reads import Reader, Source
 from airflow_kcr.spark.session import member_session
 
 if TYPE_CHECKING:
@@ -241,59 +237,8 @@ def _kind(found: object) -> str:
 # partition, code that Spark generates, Python workers and what they import. That took 12 to 16 s on a laptop, of the
 # batch's timeout. So a record of each partition is read, and seen by Python, while the members join their group.
 
-WARM_WITHIN: Final = 60.0
-"""Seconds that the members wait for it; then they begin, and their first batch pays for what is left."""
-
 _NO_TIMELINE: Final = Timeline(0)
 """Executors keep consumers by the timeline; a batch has none of these."""
-
-_LOG = logging.getLogger(__name__)
-
-
-class Warming:
-    """Gets Spark ready, in a thread of its own.
-
-    Args:
-        work: what is to be done, and how many bytes a record has, 0 where there is none; what it raises is logged, and
-            blocks nothing.
-        within: seconds to wait for it.
-        lacks: what Spark lacks to do anything; as long as it does, the wait has not started.
-    """
-
-    def __init__(
-        self, work: Callable[[], int], within: float = WARM_WITHIN, lacks: Callable[[], str] = nothing
-    ) -> None:
-        self.record = RECORD
-        """How many bytes a record has, as far as is known."""
-
-        self._work, self._within, self._lacks = work, within, lacks
-        self._deadline = time.monotonic() + within
-        self._done = threading.Event()
-        threading.Thread(target=self._run, name="warms Spark up", daemon=True).start()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the work is."""
-        return self._done.is_set()
-
-    def is_over(self) -> bool:
-        """Whether batches may begin: Spark is ready, or the wait for it is over."""
-        if self.is_done:
-            return True
-        if self._lacks():
-            self._deadline = time.monotonic() + self._within
-        return time.monotonic() >= self._deadline
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        try:
-            self.record = self._work() or RECORD
-        except Exception as error:  # noqa: BLE001 (the first batch meets it again, and says what it means)
-            _LOG.info("Spark could not be warmed up, the first batch takes longer: %s: %s", type(error).__name__, error)
-        else:
-            _LOG.info("Spark is ready after %.1f s", time.monotonic() - began)
-        finally:
-            self._done.set()
 
 
 def warm_up(

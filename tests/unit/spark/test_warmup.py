@@ -6,19 +6,12 @@ from functools import partial
 import pytest
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.spark.pipelines import Warming, imports_of
+from airflow_kcr.spark import executors as executors_module
+from airflow_kcr.spark.executors import Executors
+from airflow_kcr.spark.pipelines import imports_of
+from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import RECORD
 from tests.support.runtime_fakes import eventually
-
-
-def test_batches_may_begin_once_spark_is_ready() -> None:
-    go = threading.Event()
-    warming = Warming(lambda: wait_for(go))
-    assert not warming.is_over()
-    assert warming.record == RECORD
-    go.set()
-    eventually(warming.is_over, "the end of the work")
-    assert warming.record == 7
 
 
 def wait_for(go: threading.Event) -> int:
@@ -26,10 +19,26 @@ def wait_for(go: threading.Event) -> int:
     return 7
 
 
+def with_executor() -> Pulse:
+    pulse = Pulse({})
+    pulse.executors = 1
+    return pulse
+
+
+def test_batches_may_begin_once_spark_is_ready() -> None:
+    go = threading.Event()
+    executors = Executors(with_executor(), lambda: wait_for(go))
+    assert not executors.are_ready()
+    assert executors.record == RECORD
+    go.set()
+    eventually(executors.are_ready, "the end of the work")
+    assert executors.record == 7
+
+
 def test_without_a_record_its_size_is_guessed() -> None:
-    warming = Warming(lambda: 0)
-    eventually(warming.is_over, "the end of the work")
-    assert warming.record == RECORD
+    executors = Executors(with_executor(), lambda: 0)
+    eventually(executors.are_ready, "the end of the work")
+    assert executors.record == RECORD
 
 
 def test_what_fails_is_told_and_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
@@ -38,24 +47,28 @@ def test_what_fails_is_told_and_keeps_nobody_waiting(caplog: pytest.LogCaptureFi
     def fail() -> int:
         raise ValueError("no such topic")
 
-    warming = Warming(fail)
-    eventually(warming.is_over, "the end of the work")
+    executors = Executors(with_executor(), fail)
+    eventually(executors.are_ready, "the end of the work")
     assert "the first batch takes longer: ValueError: no such topic" in caplog.text
 
 
-def test_nobody_waits_for_longer_than_the_boundary() -> None:
+@pytest.mark.parametrize("seconds", [0.05, 0.0, -1.0])
+def test_nobody_waits_for_longer_than_the_boundary(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setattr(executors_module, "WARM_WITHIN", seconds)
     go = threading.Event()
-    warming = Warming(lambda: wait_for(go), within=0.05)
-    eventually(warming.is_over, "the boundary")
+    executors = Executors(with_executor(), lambda: wait_for(go))
+    eventually(executors.are_ready, "the boundary")
     go.set()
 
 
-def test_the_wait_starts_when_there_is_something_to_warm_up() -> None:
-    go, lacking = threading.Event(), ["no executor"]
-    warming = Warming(lambda: wait_for(go), within=0.05, lacks=lambda: lacking[0])
-    assert not happened(warming.is_over, within=0.5)
-    lacking[0] = ""
-    eventually(warming.is_over, "the boundary")
+def test_the_wait_starts_when_there_is_something_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors_module, "WARM_WITHIN", 0.05)
+    go, pulse = threading.Event(), Pulse({})
+    pulse.executors = 0
+    executors = Executors(pulse, lambda: wait_for(go))
+    assert not happened(executors.are_ready, within=0.5)
+    pulse.executors = 1
+    eventually(executors.are_ready, "the boundary")
     go.set()
 
 
@@ -69,10 +82,3 @@ def test_what_a_pipeline_s_module_imports_is_known() -> None:
 
 def test_a_pipeline_without_a_module_imports_nothing() -> None:
     assert imports_of(partial(pipeline)) == ()
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_without_time_to_wait_nobody_waits(seconds: float) -> None:
-    go = threading.Event()
-    assert Warming(lambda: wait_for(go), within=seconds).is_over()
-    go.set()
