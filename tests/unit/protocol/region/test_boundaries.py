@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import boundaries, events
-from airflow_kcr.protocol.region.commands import Reconcile, StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
@@ -198,8 +198,13 @@ def test_the_first_plan_that_finds_a_boundary_says_where_it_falls_for_ever() -> 
 
 
 def test_what_is_not_exact_is_stored_with_its_reason() -> None:
-    driver = hourly(partitions=1, members=1)
-    located(driver, boundary(1), 30, inexact="stamped 2099")
+    driver = hourly(partitions=2, members=1)
+    found = {
+        driver.partition(0): BoundaryOffset(offset=Offset(30), inexact="stamped 2099"),
+        driver.partition(1): BoundaryOffset(offset=Offset(30)),
+    }
+    caller = driver.caller(driver.member(0))
+    driver.handle(StoreBoundaryOffsets(caller=caller, boundary=boundary(1), found=found))
     assert happened(driver, events.BoundaryStored)[0].inexact == {driver.partition(0): "stamped 2099"}
 
 
@@ -314,6 +319,17 @@ def test_a_hold_longer_than_a_period_is_told_once_for_each_boundary() -> None:
         driver.clock.advance(HOUR.total_seconds())
         driver.handle(Reconcile())
     assert happened(driver, events.BoundaryHeld) == [events.BoundaryHeld(boundary=BEGINNING + HOUR)]
+
+
+def test_a_region_that_was_killed_holds_nobody_and_is_late_for_nothing() -> None:
+    driver = holding(CheckpointMode.DAG_RUN)
+    late = BEGINNING + 3 * HOUR
+    assert boundaries.overdue(driver.region, late) == 2 * HOUR
+    driver.handle(KillRegion())
+    driver.clock.advance(3 * HOUR.total_seconds())
+    driver.handle(Reconcile())
+    assert happened(driver, events.BoundaryHeld) == []
+    assert boundaries.overdue(driver.region, late) is None
 
 
 def test_a_region_that_checkpoints_itself_waits_for_nobody() -> None:
