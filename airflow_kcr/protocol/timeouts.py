@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -406,62 +407,48 @@ def _session(timeouts: Timeouts, static: bool, limits: BrokerLimits) -> Iterator
         derived = f"the default of {'static' if static else 'dynamic'} members"
         if static and session > STATIC_SESSION:
             derived, lower = f"{RELAUNCH_MARGIN} x timeouts.relaunch", "lower timeouts.relaunch"
+    clash = partial(Clash, "timeouts.session", session, derived=derived)
     refused = "the broker refuses the member with INVALID_SESSION_TIMEOUT"
     if session < limits.shortest_session:
-        yield Clash(
-            "timeouts.session",
-            session,
+        yield clash(
             "the broker's group.min.session.timeout.ms",
             limits.shortest_session,
             rule="the session timeout must not be shorter",
             why=refused,
             change="raise timeouts.session",
-            derived=derived,
         )
     if session > limits.longest_session:
-        yield Clash(
-            "timeouts.session",
-            session,
+        yield clash(
             "the broker's group.max.session.timeout.ms",
             limits.longest_session,
             rule="the session timeout must not be longer",
             why=refused,
             change=f"{lower}, or raise the broker's limit",
-            derived=derived,
         )
     if session >= timeouts.reset:
-        yield Clash(
-            "timeouts.session",
-            session,
+        yield clash(
             "timeouts.reset",
             timeouts.reset,
             rule="the session timeout must be shorter than a reset",
             why="a dead member keeps its partitions until its session ends, so the first attempt would always expire",
             change=f"{lower}, or raise timeouts.reset",
-            derived=derived,
         )
     if session > timeouts.max_poll_interval:
-        yield Clash(
-            "timeouts.session",
-            session,
+        yield clash(
             "timeouts.max_poll_interval",
             timeouts.max_poll_interval,
             rule="the session timeout must not be longer than max.poll.interval",
             why="the Kafka client refuses to start",
             change=f"{lower}, or raise timeouts.max_poll_interval",
-            derived=derived,
         )
     if static and session <= timeouts.relaunch:
-        yield Clash(
-            "timeouts.session",
-            session,
+        yield clash(
             "timeouts.relaunch",
             timeouts.relaunch,
             rule="a static member's session must be longer than its relaunch",
             why="a member that is started again would find its slot gone, and every restart would be a rebalance",
             change=f"leave timeouts.session out, raise it to {_seconds(timeouts.relaunch * RELAUNCH_MARGIN)}, "
             "or lower timeouts.relaunch",
-            derived=derived,
         )
 
 

@@ -32,7 +32,6 @@ from airflow_kcr.protocol.region.state import (
     Region,
     without,
 )
-from airflow_kcr.protocol.region.timelines import Rewinds
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -49,6 +48,7 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.store.chronicle import Chronicle, Dropped, HistoryStart, Horizon
 from airflow_kcr.store.regions import B, BatchRule, RegionStore, Replayed, Rule, Sign, Span
 from tests.support.past import Tables, working
+from tests.support.rewinds import Rewinds
 
 A = TypeVar("A")
 V = TypeVar("V")

@@ -96,13 +96,13 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
 """One row a command; a new one needs its value in `commands`, its rule, and its row here."""
 
 ANSWERS: Final[Mapping[type[commands.Command[object]], Answer]] = {
-    commands.Register: membership.registered,
+    commands.Register: lambda region, now, command: region.members[command.member].incarnation,
     commands.ClaimPartitions: claims.shown,
     commands.ReportPartitions: unowned.advice,
     commands.Acknowledge: claims.shown,
     commands.Contribute: claims.shown,
     commands.ReportPublished: claims.shown,
-    commands.RequestCheckpoint: requests.asked,
-    commands.ApplyReset: person_resets.applied,
+    commands.RequestCheckpoint: lambda region, now, command: region.request_of(command.request_id),
+    commands.ApplyReset: lambda region, now, command: region.person_reset_of(command.reset.request_id),
 }
 """What answers a command, seen once everything due with it is done; the others are answered with the region."""

@@ -59,27 +59,16 @@ def start(region: Region, now: datetime, command: StartRegion) -> Region:
     if region.state not in {rows.RegionState.STOPPED, rows.RegionState.HALTED}:
         stops = (request for request in requests.queue(region) if request.purpose is rows.CheckpointPurpose.STOP)
         return requests.cancel(region, now, "the region was resumed", stops)
-    opening = _at_restored_restore_point(region)
+    is_restored = region.halt is not None and region.halt.reason is rows.HaltReason.RESTORED
+    opening, checkpoint = resets.restore_point_map(region), region.restore_checkpoint
     region = specs.take_pending(replace(region, failures=0), now)
-    if opening is None:
+    if not is_restored or region.restore_point is None:
         return resets.begin(region, now, rows.ResetCause.START, command.requester.who)
-    return resets.open_timeline(region, now, rows.ResetCause.START, opening, command.requester.who)
-
-
-def _at_restored_restore_point(region: Region) -> resets.Opening | None:
-    """Return the opening of a resume after a restore.
-
-    The restore point as the store now has it, in a timeline of its own.
-
-    Sinks may hold what the store has forgotten, of timelines that it never heard of. In a newer one they go back to the
-    restore point, which is what the choice of a resume says.
-    """
-    if region.halt is None or region.halt.reason is not rows.HaltReason.RESTORED or region.restore_point is None:
-        return None
-    checkpoint = region.restore_checkpoint
-    return resets.Opening(
-        seek=resets.restore_point_map(region), checkpoint=None if checkpoint is None else checkpoint.sequence
-    )
+    # Sinks may hold what the store has forgotten, of timelines that it never heard of. In a newer one they go back to
+    # the restore point as the store now has it, which is what the choice of a resume says.
+    sequence = None if checkpoint is None else checkpoint.sequence
+    who = command.requester.who
+    return resets.open_timeline(region, now, rows.ResetCause.START, opening, who, checkpoint=sequence)
 
 
 def pause(region: Region, now: datetime, command: PauseRegion) -> Region:

@@ -324,5 +324,5 @@ def _opened(
         entries[trouble.partition] = SeekEntry(
             offset=offset, source=SeekSource.OUT_OF_RANGE, current=trouble.position, clamped_from=trouble.position
         )
-    opening = resets.Opening(seek=timelines.with_recreated(before, entries, logs))
+    opening = timelines.with_recreated(before, entries, logs)
     return resets.open_timeline(region, now, rows.ResetCause.OUT_OF_RANGE, opening, _positions_text(troubles))

@@ -63,11 +63,6 @@ def register(region: Region, now: datetime, arrival: Register) -> Region:
     return resets.progress(lapse(region.record(now, body), now), now)
 
 
-def registered(region: Region, now: datetime, arrival: Register) -> Incarnation:
-    """Return the incarnation that a registration has made, or found."""
-    return region.members[arrival.member].incarnation
-
-
 def require_place(region: Region, member: MemberId) -> None:
     """Refuse a member that the spec has no place for.
 

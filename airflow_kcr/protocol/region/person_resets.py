@@ -112,18 +112,6 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
             return serve_next(region, now)
 
 
-def applied(region: Region, now: datetime, command: ApplyReset) -> rows.PersonReset:
-    """Return where a reset that was applied stands.
-
-    Raises:
-        RuntimeError: it was not applied.
-    """
-    reset = region.person_reset_of(command.reset.request_id)
-    if reset is None:
-        raise RuntimeError(f"region {region.name} has no reset {command.reset.request_id}, which was applied")
-    return reset
-
-
 def _awaited(region: Region, now: datetime) -> str:
     """Return what a region that starts waits for, with why members can't start: then no reset is needed."""
     failures = [specs.describe_start_failure(region, now, failure) for failure in specs.start_failures(region, now)]
@@ -159,9 +147,14 @@ def _opened(region: Region, now: datetime, reset: rows.PersonReset, seek: SeekMa
         skips = {p: tuple(sorted({*region.skips.get(p, ()), o})) for p, o in reset.skip.items()}
         region = replace(region, skips=put(region.skips, skips)).record(now, events.Skipped(offsets=reset.skip))
     started = replace(reset, state=rows.PersonResetState.STARTED, epoch=Epoch(region.epoch + 1))
-    opening = resets.Opening(seek=seek, checkpoint=plans.target_checkpoint(region, reset), person=reset.request_id)
     return resets.open_timeline(
-        region.with_person_reset(started), now, rows.ResetCause.PERSON, opening, str(reset.target)
+        region.with_person_reset(started),
+        now,
+        rows.ResetCause.PERSON,
+        seek,
+        str(reset.target),
+        checkpoint=plans.target_checkpoint(region, reset),
+        person=reset.request_id,
     )
 
 

@@ -89,18 +89,6 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     return asked if covering is None else answered(asked, now, request, covering.sequence)
 
 
-def asked(region: Region, now: datetime, command: RequestCheckpoint) -> rows.CheckpointRequest:
-    """Return where a request that was asked for stands.
-
-    Raises:
-        RuntimeError: it was not asked for.
-    """
-    request = region.request_of(command.request_id)
-    if request is None:
-        raise RuntimeError(f"region {region.name} has no request {command.request_id}, for which it was asked")
-    return request
-
-
 def _is_served(region: Region, request: rows.CheckpointRequest) -> bool:
     return request.state in archive.WAITING or valid_answer(region, request) is not None
 

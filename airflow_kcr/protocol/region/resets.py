@@ -9,7 +9,6 @@ is `RESETTING` without deadlines.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, assert_never
 
@@ -210,17 +209,6 @@ def without_progress(region: Region, partition: GroupPartition, stood: Offset | 
     return None if initial is None else initial.offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """A seek map that is not what the automatic reset would have used: it opens a timeline and is its restore point."""
-
-    seek: SeekMap
-    checkpoint: values.CheckpointNumber | None = None
-    """The checkpoint that was reset to, which decides the next boundary; None for any other target."""
-
-    person: values.RequestId | None = None
-
-
 def begin(region: Region, now: datetime, cause: rows.ResetCause, detail: str = "") -> Region:
     """Return the region in a new epoch, on its way to the automatic target: a further attempt, where a reset runs.
 
@@ -231,7 +219,7 @@ def begin(region: Region, now: datetime, cause: rows.ResetCause, detail: str = "
         detail: a sentence for people.
     """
     if region.restore_point is None:
-        return open_timeline(region, now, cause, Opening(seek=target(region)), detail)
+        return open_timeline(region, now, cause, target(region), detail)
     earlier = region.reset
     region = _interrupted(region, now, cause)
     if earlier is not None:
@@ -242,7 +230,16 @@ def begin(region: Region, now: datetime, cause: rows.ResetCause, detail: str = "
     return _begun(_in_new_epoch(region, seek), now, cause, detail, seek=seek, attempt=attempt, person=person)
 
 
-def open_timeline(region: Region, now: datetime, cause: rows.ResetCause, opening: Opening, detail: str = "") -> Region:
+def open_timeline(
+    region: Region,
+    now: datetime,
+    cause: rows.ResetCause,
+    opening: SeekMap,
+    detail: str = "",
+    *,
+    checkpoint: values.CheckpointNumber | None = None,
+    person: values.RequestId | None = None,
+) -> Region:
     """Return the region in a new epoch and timeline, on its way to a seek map that is its restore point from then on.
 
     A running reset is given up, and the person's request that it carries out fails.
@@ -251,19 +248,21 @@ def open_timeline(region: Region, now: datetime, cause: rows.ResetCause, opening
         region: in any state.
         now: the store's clock.
         cause: why.
-        opening: where to.
+        opening: where to; not what the automatic reset would have used.
         detail: a sentence for people.
+        checkpoint: the checkpoint that is reset to, which decides the next boundary; None for any other target.
+        person: the accepted request that it carries out.
     """
     region = give_up(
         _interrupted(region, now, cause), now, f"another reset ({cause}) opened a timeline before it was done"
     )
     region = resolve_commit(region, now, rows.Committed.SUPERSEDED, "a reset began")
-    seek = filled(opening.seek, initial=region.initial_offsets(), partitions=region.universe_in_order())
+    seek = filled(opening, initial=region.initial_offsets(), partitions=region.universe_in_order())
     region = _in_new_epoch(replace(region, timeline=values.Timeline(region.timeline + 1)), seek)
     region = replace(region, restore_point=rows.RestorePoint(_burnt(region), region.epoch))
     undoes = timelines.undone_by(region, seek.offsets)
-    region = boundaries.after_reset(timelines.without_undone(region, undoes), now, opening.checkpoint)
-    return _begun(region, now, cause, detail, seek=seek, undoes=undoes, person=opening.person)
+    region = boundaries.after_reset(timelines.without_undone(region, undoes), now, checkpoint)
+    return _begun(region, now, cause, detail, seek=seek, undoes=undoes, person=person)
 
 
 def _interrupted(region: Region, now: datetime, cause: rows.ResetCause) -> Region:

@@ -31,9 +31,9 @@ def fail(driver: Driver, member: MemberId | None = None, cause: rows.ResetCause 
     driver.request_reset(member or driver.member(0), cause, "it broke")
 
 
-def opening(driver: Driver, offset: int) -> resets.Opening:
+def opening(driver: Driver, offset: int) -> SeekMap:
     places = OffsetMap(dict.fromkeys(driver.region.claims, Offset(offset)))
-    return resets.Opening(seek=from_offsets(places, SeekSource.EXPLICIT))
+    return from_offsets(places, SeekSource.EXPLICIT)
 
 
 def begun(driver: Driver, cause: rows.ResetCause = rows.ResetCause.CLAIM, *, at: int | None = None) -> Region:

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.protocol.offsets import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.region.timelines import Rewinds, undone
+from airflow_kcr.protocol.region.timelines import undone
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -24,6 +24,7 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
+from tests.support.rewinds import Rewinds
 
 
 def p(number: int) -> GroupPartition:
