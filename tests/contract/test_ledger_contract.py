@@ -11,10 +11,7 @@ import pytest
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetAttempt, ResetCause, ResetState
 from airflow_kcr.protocol.region.state import (
-    BatchClosed,
     BatchesProven,
-    BatchQuiescedAfter,
-    BatchStarted,
     LedgerChange,
     Region,
     put,
@@ -101,9 +98,9 @@ def batches(chance: Random, driver: Driver, turn: int, epoch: int, now: datetime
         )
         outcome = chance.choice([Outcome.DONE, Outcome.DONE, Outcome.DISCARDED, Outcome.UNKNOWN])
         found += [
-            BatchStarted(batch=batch),
-            BatchQuiescedAfter(batch=batch.batch, at=now),
-            BatchClosed(batch=batch.batch, outcome=outcome, at=now, after=driver.held.counter),
+            batch,
+            (fenced := replace(batch, quiesced_after=now)),
+            replace(fenced, outcome=outcome, finished_at=now, finished_after=driver.held.counter),
         ]
     return found
 
@@ -161,8 +158,8 @@ def test_the_newest_batches_are_those_of_later_sequences(drive_twins: Drive, mon
                 started_at=now,
                 started_after=region.counter,
             )
-            changes.append(BatchStarted(batch=batch))
-            changes.append(BatchClosed(batch=batch.batch, outcome=Outcome.DONE, at=now, after=region.counter))
+            ended = replace(batch, outcome=Outcome.DONE, finished_at=now, finished_after=region.counter)
+            changes += [batch, ended]
         return replace(region, ledger=tuple(changes))
 
     driver.change(rule)

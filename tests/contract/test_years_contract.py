@@ -19,7 +19,7 @@ from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.plans import checkpoint_number_of_run
 from airflow_kcr.protocol.region.retention import RETIRED_AT_ONCE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
-from airflow_kcr.protocol.region.state import BoundariesForgotten
+from airflow_kcr.protocol.region.state import Forgotten
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToEarliest
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, RequestId
@@ -126,7 +126,7 @@ def test_old_boundaries_are_forgotten_in_pieces_that_read_what_they_delete(
     database_url: str, statistics: Statistics
 ) -> None:
     with old_region(database_url, 20_000, statistics=statistics) as driver, touched() as rows:
-        piece = BoundariesForgotten(up_to=driver.held.archive.checkpoints(last=1)[0].opened_at, limit=24)
+        piece = Forgotten(boundaries=driver.held.archive.checkpoints(last=1)[0].opened_at, limit=24)
         for _ in range(2):
             driver.change(lambda region, now: replace(region, ledger=(piece,)))
     (deleted,) = [found for statement, found in rows.items() if "DELETE FROM kcr.boundary_offset" in statement]

@@ -21,14 +21,10 @@ from airflow_kcr.protocol.region.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
 from airflow_kcr.protocol.region.rows import Batch, DesiredState, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
-    BatchClosed,
     BatchesProven,
-    BatchQuiescedAfter,
-    BatchStarted,
-    BoundariesForgotten,
     CheckpointsUndone,
+    Forgotten,
     LedgerChange,
-    OffsetsForgotten,
     Region,
     without,
 )
@@ -326,19 +322,18 @@ def _with_rows(tables: Tables, region: Region) -> Tables:
 
 def _applied(tables: Tables, change: LedgerChange) -> Tables:
     match change:
-        case OffsetsForgotten(sequences=sequences):
+        case Forgotten(sequences=sequences, boundaries=up_to, limit=limit):
             gone = frozenset(sequences)
+            old = [key for key in tables.boundary_offsets if up_to is not None and key[2] <= up_to]
+            oldest = sorted(old, key=lambda key: (key[2], key[0], key[1]))[:limit]
             return replace(
                 tables,
                 offsets=without(tables.offsets, gone),
                 frozen=without(tables.frozen, gone),
                 read_backs=without(tables.read_backs, gone),
                 contributions={key: part for key, part in tables.contributions.items() if key[0] not in gone},
+                boundary_offsets=without(tables.boundary_offsets, frozenset(oldest)),
             )
-        case BoundariesForgotten(up_to=up_to, limit=limit):
-            old = [key for key in tables.boundary_offsets if key[2] <= up_to]
-            oldest = sorted(old, key=lambda key: (key[2], key[0], key[1]))[:limit]
-            return replace(tables, boundary_offsets=without(tables.boundary_offsets, frozenset(oldest)))
         case CheckpointsUndone(sequences=sequences, by=timeline):
             rows = {s: replace(tables.checkpoints[s], undone_by=timeline) for s in sequences}
             return replace(tables, checkpoints={**tables.checkpoints, **rows})
@@ -348,17 +343,14 @@ def _applied(tables: Tables, change: LedgerChange) -> Tables:
 
 def _apply(ledger: Ledger, change: LedgerChange) -> None:
     match change:
-        case BatchStarted(batch=batch):
-            if batch.batch in ledger:
+        case Batch():
+            is_new = change.outcome is None and change.quiesced_after is None
+            if is_new and change.batch in ledger:
                 raise BatchRefused("a batch of this id exists already; make a new id for every batch")
-            ledger[batch.batch] = batch
-        case BatchClosed(batch=batch_id, outcome=outcome, at=at, after=after):
-            ledger[batch_id] = replace(ledger[batch_id], outcome=outcome, finished_at=at, finished_after=after)
-        case BatchQuiescedAfter(batch=batch_id, at=at):
-            ledger[batch_id] = replace(ledger[batch_id], quiesced_after=at)
+            ledger[change.batch] = change
         case BatchesProven():
             ledger.update({b.batch: proven(b, change) for b in ledger.values()})
-        case OffsetsForgotten() | BoundariesForgotten() | CheckpointsUndone():
+        case Forgotten() | CheckpointsUndone():
             pass  # not of the ledger of batches
         case _:
             assert_never(change)

@@ -13,7 +13,7 @@ from datetime import datetime
 from airflow_kcr.errors import BatchRefused, NotClaimed
 from airflow_kcr.protocol.region import boundaries, rows
 from airflow_kcr.protocol.region.commands import DiscardBatch, FinishBatch, StartBatch
-from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, Region, put, without
+from airflow_kcr.protocol.region.state import Region, put, without
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupPartition,
@@ -65,7 +65,7 @@ def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, r
         region,
         claims=put(region.claims, begun),
         running=put(region.running, {batch.batch: batch}),
-        ledger=(*region.ledger, BatchStarted(batch=batch)),
+        ledger=(*region.ledger, batch),
     )
     return started, batch
 
@@ -191,6 +191,6 @@ def discard(region: Region, now: datetime, request: DiscardBatch) -> Region:
 
 def closed(region: Region, now: datetime, batch: rows.Batch, outcome: rows.Outcome) -> Region:
     """Return the region with a running batch ended in this outcome."""
-    change = BatchClosed(batch=batch.batch, outcome=outcome, at=now, after=region.counter)
+    ended = replace(batch, outcome=outcome, finished_at=now, finished_after=region.counter)
     running = without(region.running, frozenset({batch.batch}))
-    return replace(region, running=running, ledger=(*region.ledger, change))
+    return replace(region, running=running, ledger=(*region.ledger, ended))

@@ -14,7 +14,7 @@ from datetime import datetime
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
 from airflow_kcr.protocol.region import checkpoints, events, resets, rows
 from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register
-from airflow_kcr.protocol.region.state import BatchQuiescedAfter, Region, put
+from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, replace
 
 
@@ -104,8 +104,7 @@ def with_predecessor_fenced(region: Region, member: MemberId) -> Region:
         for b in region.running.values()
         if b.member == member and b.incarnation == row.incarnation and b.quiesced_after is None
     }
-    changes = tuple(BatchQuiescedAfter(batch=b, at=quiesced_after) for b in fenced)
-    return replace(region, running=put(region.running, fenced), ledger=(*region.ledger, *changes))
+    return replace(region, running=put(region.running, fenced), ledger=(*region.ledger, *fenced.values()))
 
 
 def leave(region: Region, now: datetime, command: Leave) -> Region:

@@ -26,7 +26,7 @@ from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import coverage, events, plans, requests, resets, rows, specs, timelines
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
-from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, put
+from airflow_kcr.protocol.region.state import Forgotten, Region, put
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, few, replace
 
 ANSWERS: Final = 100
@@ -259,7 +259,7 @@ def _abandon_unpublished(region: Region, now: datetime, target: CheckpointNumber
     region = replace(
         region,
         checkpoints=put(region.checkpoints, retired),
-        ledger=(*region.ledger, OffsetsForgotten(sequences=gone)),
+        ledger=(*region.ledger, Forgotten(sequences=gone)),
     )
     return region.record(now, events.CheckpointsRetired(sequences=gone))
 

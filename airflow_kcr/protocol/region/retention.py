@@ -15,7 +15,7 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import PinCheckpoint
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RegionState
-from airflow_kcr.protocol.region.state import BoundariesForgotten, OffsetsForgotten, Region, put
+from airflow_kcr.protocol.region.state import Forgotten, Region, put
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import CheckpointNumber, replace
 
@@ -94,22 +94,22 @@ def retire(region: Region, now: datetime) -> Region:
     if not gone:
         return replace(region, retire_at=_next(region, candidates))
     sequences = tuple(row.sequence for row in gone)
-    old = _past_boundaries(region, gone, kept)
+    # Twice as many as a piece of checkpoints leaves behind, so that what an older version has left goes as well.
+    limit = 2 * max(RETIRED_AT_ONCE, len(region.claims))
+    forgotten = Forgotten(sequences=sequences, boundaries=_past_boundary(gone, kept), limit=limit)
     region = replace(
         region,
         checkpoints=put(
             region.checkpoints, {row.sequence: replace(row, state=CheckpointState.RETIRED) for row in gone}
         ),
-        ledger=(*region.ledger, OffsetsForgotten(sequences=sequences), *old),
+        ledger=(*region.ledger, forgotten),
         retire_at=now,
     )
     return region.record(now, events.CheckpointsRetired(sequences=sequences))
 
 
-def _past_boundaries(
-    region: Region, gone: list[Checkpoint], kept: dict[CheckpointNumber, str]
-) -> tuple[BoundariesForgotten, ...]:
-    """Return what forgets where boundaries fall that no reset to a checkpoint comes to again, but to a pinned one.
+def _past_boundary(gone: list[Checkpoint], kept: dict[CheckpointNumber, str]) -> datetime | None:
+    """Return the newest boundary that no reset to a checkpoint comes to again, but to a pinned one.
 
     Boundaries only grow along the current timeline, and after a reset the region continues with those beyond its
     target's. A checkpoint off the current timeline says nothing: its boundary may be the one that the region is coming
@@ -117,14 +117,8 @@ def _past_boundaries(
     the brokers again.
     """
     oldest = min(kept, default=None)
-    boundaries = [
-        row.boundary
-        for row in gone
-        if row.is_current and row.boundary is not None and (oldest is None or row.sequence < oldest)
-    ]
-    # Twice as many as a piece of checkpoints leaves behind, so that what an older version has left goes as well.
-    limit = 2 * max(RETIRED_AT_ONCE, len(region.claims))
-    return (BoundariesForgotten(up_to=max(boundaries), limit=limit),) if boundaries else ()
+    past = (row for row in gone if row.is_current and (oldest is None or row.sequence < oldest))
+    return max((row.boundary for row in past if row.boundary is not None), default=None)
 
 
 def _goes_to_a_run(region: Region) -> bool:

@@ -48,31 +48,6 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchStarted:
-    """Ledger: a batch exists."""
-
-    batch: rows.Batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchClosed:
-    """Ledger: a running batch has its outcome."""
-
-    batch: values.BatchId
-    outcome: rows.Outcome
-    at: datetime
-    after: values.EventNumber
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchQuiescedAfter:
-    """Ledger: a running batch's incarnation was superseded; from this moment it can't write any more."""
-
-    batch: values.BatchId
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchesProven:
     """Ledger: unaccepted batches of this epoch that lie wholly at or below a sink's progress were done after all.
 
@@ -92,21 +67,15 @@ class BatchesProven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsForgotten:
-    """Ledger: offsets and contributions of retired checkpoints go."""
+class Forgotten:
+    """Ledger: offsets and contributions of retired checkpoints go, and where old boundaries fall, the oldest first."""
 
-    sequences: tuple[values.CheckpointNumber, ...]
+    sequences: tuple[values.CheckpointNumber, ...] = ()
+    boundaries: datetime | None = None
+    """The newest boundary to forget; None: none is."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundariesForgotten:
-    """Ledger: where old boundaries fall is forgotten, the oldest first."""
-
-    up_to: datetime
-    """The newest boundary to forget."""
-
-    limit: int
-    """Rows that one transaction may forget; the next one continues."""
+    limit: int = 0
+    """Rows of boundaries that one transaction may forget; the next one continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +86,8 @@ class CheckpointsUndone:
     by: values.Timeline
 
 
-LedgerChange: TypeAlias = (
-    BatchStarted
-    | BatchClosed
-    | BatchQuiescedAfter
-    | BatchesProven
-    | OffsetsForgotten
-    | BoundariesForgotten
-    | CheckpointsUndone
-)
+LedgerChange: TypeAlias = rows.Batch | BatchesProven | Forgotten | CheckpointsUndone
+"""A batch is its row as it is now: it began, has its outcome, or its incarnation was superseded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +248,7 @@ class Region:
 
     def without_forgotten(self, changes: tuple[LedgerChange, ...]) -> Region:
         """Return the region without the offsets of checkpoints that a decision's changes have forgotten."""
-        gone = frozenset(s for change in changes if isinstance(change, OffsetsForgotten) for s in change.sequences)
+        gone = frozenset(s for change in changes if isinstance(change, Forgotten) for s in change.sequences)
         if not gone:
             return self
         return replace(

@@ -15,16 +15,7 @@ from typing import Any, Final, assert_never
 
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.region.state import (
-    BatchClosed,
-    BatchesProven,
-    BatchQuiescedAfter,
-    BatchStarted,
-    BoundariesForgotten,
-    CheckpointsUndone,
-    LedgerChange,
-    OffsetsForgotten,
-)
+from airflow_kcr.protocol.region.state import BatchesProven, CheckpointsUndone, Forgotten, LedgerChange
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     BatchId,
@@ -66,32 +57,39 @@ _OF_CHECKPOINTS: Final = (
 
 def apply(session: Session, changes: tuple[LedgerChange, ...]) -> None:
     """Write a decision's ledger changes, in their order; neighbours of one kind in one statement."""
-    for kind, group in groupby(changes, key=type):
+    for kind, group in groupby(changes, key=_kind):
         alike: list[Any] = list(group)
-        if kind is BatchClosed:
+        if kind == "close":
             session.run(SQL["close"], **closed_columns(alike))
-        elif kind is BatchQuiescedAfter:
-            session.run(SQL["quiesced"], batches=[c.batch for c in alike], quiesced_after=[c.at for c in alike])
+        elif kind == "quiesced":
+            at = [batch.quiesced_after for batch in alike]
+            session.run(SQL["quiesced"], batches=[batch.batch for batch in alike], quiesced_after=at)
         else:
             for change in alike:
                 _apply_one(session, change)
 
 
-def _apply_one(
-    session: Session,
-    change: BatchStarted | BatchesProven | OffsetsForgotten | BoundariesForgotten | CheckpointsUndone,
-) -> None:
+def _kind(change: LedgerChange) -> str:
+    """Return the statement that writes a batch's row; empty: it is another change."""
+    if not isinstance(change, Batch):
+        return ""
+    if change.outcome is not None:
+        return "close"
+    return "start" if change.quiesced_after is None else "quiesced"
+
+
+def _apply_one(session: Session, change: LedgerChange) -> None:
     match change:
-        case BatchStarted(batch=batch):
-            session.run(SQL["start"], **started_columns(batch), **partition_columns(batch.ranges))
+        case Batch():
+            session.run(SQL["start"], **started_columns(change), **partition_columns(change.ranges))
         case BatchesProven():
             _prove(session, change)
-        case OffsetsForgotten(sequences=sequences):
-            for table in _OF_CHECKPOINTS:
+        case Forgotten(sequences=sequences, boundaries=boundaries):
+            for table in _OF_CHECKPOINTS if sequences else ():
                 session.run(SQL[f"forget_{table}"], gone=list(sequences))
-        case BoundariesForgotten(up_to=up_to, limit=limit):
-            session.rows(SQL["in_order"])
-            session.run(SQL["forget_boundaries"], up_to=up_to, limit=limit)
+            if boundaries is not None:
+                session.rows(SQL["in_order"])
+                session.run(SQL["forget_boundaries"], up_to=boundaries, limit=change.limit)
         case CheckpointsUndone(sequences=sequences, by=by):
             for begin in range(0, len(sequences), UNDO_PIECE):
                 session.run(SQL["undo_checkpoints"], by=by, sequences=list(sequences[begin : begin + UNDO_PIECE]))
@@ -99,13 +97,13 @@ def _apply_one(
             assert_never(change)
 
 
-def closed_columns(closed: list[BatchClosed]) -> dict[str, object]:
+def closed_columns(closed: list[Batch]) -> dict[str, object]:
     """Return the parameters of `close`."""
     return {
-        "batches": [c.batch for c in closed],
-        "outcomes": [str(c.outcome) for c in closed],
-        "finished_at": [c.at for c in closed],
-        "finished_after": [c.after for c in closed],
+        "batches": [batch.batch for batch in closed],
+        "outcomes": [str(batch.outcome) for batch in closed],
+        "finished_at": [batch.finished_at for batch in closed],
+        "finished_after": [batch.finished_after for batch in closed],
     }
 
 

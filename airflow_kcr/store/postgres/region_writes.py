@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region.rows import Claim, Contribution, Lease
-from airflow_kcr.protocol.region.state import BatchClosed, BatchStarted, Region
+from airflow_kcr.protocol.region.rows import Batch, Claim, Contribution, Lease
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import ClusterId, Epoch, GroupId, GroupPartition, MemberId, Offset
 from airflow_kcr.store.postgres import history, layouts, leases, ledger
 from airflow_kcr.store.postgres.region_reads import SQL
@@ -148,12 +148,12 @@ def write_batch(session: Session, before: Region, after: Region) -> None:
     """Write what a batch's start or finish decided: positions of claims, and the ledger; in one statement."""
     moved = changes(before.claims, after.claims).written
     match after.ledger:
-        case (BatchStarted(batch=batch),) if moved.keys() == batch.ranges.keys():
+        case (Batch(outcome=None) as batch,) if moved.keys() == batch.ranges.keys():
             # One set of arrays for both: the claims that move are those of the ranges, in their order.
             moved = {partition: moved[partition] for partition in batch.ranges}
             session.run(ledger.SQL["start_and_move"], **layouts.started_columns(batch), **_moved_columns(moved))
-        case (BatchClosed() as change,):
-            session.run(ledger.SQL["close_and_move"], **ledger.closed_columns([change]), **_moved_columns(moved))
+        case (Batch() as batch,) if batch.outcome is not None:
+            session.run(ledger.SQL["close_and_move"], **ledger.closed_columns([batch]), **_moved_columns(moved))
         case () if not moved:
             pass  # asked again: nothing is left to do
         case other:
