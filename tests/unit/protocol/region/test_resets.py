@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.offsets import OffsetMap, SeekSource, from_offsets
+from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, resets, rows
 from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
