@@ -130,6 +130,14 @@ def test_a_member_joins_anew_in_a_reset_too_but_not_in_a_drain(state: RegionStat
     assert len(lone.wanted(messages.GroupRequest.LEAVE)) == (state is not RegionState.DRAINING)
 
 
+def test_nor_in_a_region_that_has_halted_meanwhile() -> None:
+    lone = LoneMember().processing()
+    found(lone)
+    lone.see(replace(view_of(claims_of()), counter=EventNumber(11), state=RegionState.HALTED))
+    told(lone, REJOIN)
+    assert lone.wanted(messages.GroupRequest.LEAVE) == []
+
+
 def test_a_member_joins_anew_between_two_batches() -> None:
     lone = LoneMember().processing().plan()
     found(lone)
