@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from airflow_kcr.protocol.observations import ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, LogEnd, Seen
@@ -28,12 +28,8 @@ class CheckVerdict(StrEnum):
     """What it needs could not be read."""
 
 
-class CheckFinding(NamedTuple):
-    """One sentence that answers a question."""
-
-    verdict: CheckVerdict
-    text: str
-
+CheckFinding: TypeAlias = tuple[CheckVerdict, str]
+"""One sentence that answers a question, and what it comes to."""
 
 CheckFindings: TypeAlias = Iterator[CheckFinding]
 """What a question finds; what is fine counts where nothing else was found. Nothing: it could not be read."""
@@ -41,17 +37,17 @@ CheckFindings: TypeAlias = Iterator[CheckFinding]
 
 def failed(text: str) -> CheckFinding:
     """Return what is wrong."""
-    return CheckFinding(CheckVerdict.FAILED, text)
+    return CheckVerdict.FAILED, text
 
 
 def warning(text: str) -> CheckFinding:
     """Return what may heal by itself, or harm later."""
-    return CheckFinding(CheckVerdict.WARNING, text)
+    return CheckVerdict.WARNING, text
 
 
 def fine(text: str) -> CheckFinding:
     """Return what is as it should be."""
-    return CheckFinding(CheckVerdict.OK, text)
+    return CheckVerdict.OK, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,8 +91,8 @@ def judge(evidence: Evidence) -> tuple[Check, ...]:
 
 def _answer(evidence: Evidence, question: Question, findings: CheckFindings) -> Check:
     found: dict[CheckVerdict, list[str]] = {}
-    for finding in findings:
-        found.setdefault(finding.verdict, []).append(finding.text)
+    for verdict, text in findings:
+        found.setdefault(verdict, []).append(text)
     wrong, warnings = found.get(CheckVerdict.FAILED, []), found.get(CheckVerdict.WARNING, [])
     if wrong:
         verdict, detail = CheckVerdict.FAILED, few([*wrong, *warnings], separator="; ")

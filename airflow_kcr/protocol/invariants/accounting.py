@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import ClassVar, NamedTuple
@@ -98,11 +98,12 @@ def redeliveries(history: History) -> Iterator[Redelivery]:
     if history.events:
         _start(tracks, rows, before=EventNumber(history.events[-1].number + 1))
     for partition, track in sorted(tracks.items()):
-        starts = _Starts(track.starts)
+        starts = sorted(track.starts, key=lambda s: s.range.from_)
+        reach = list(accumulate((s.range.to for s in starts), max))
         for start, range_, because in track.again:
             earlier = sorted(
                 (other.batch.started_after, other.batch.batch)
-                for other in starts.within(range_)
+                for other in _within(starts, reach, range_)
                 if other.batch.started_after <= start.batch.started_after and other.batch.batch != start.batch.batch
             )
             yield Redelivery(
@@ -182,19 +183,17 @@ class _Track:
             self.standing = joined([*self.standing, range_])
 
 
-class _Starts:
-    """What was started of one partition, by offset; found without reading all, as a replay repeats thousands."""
+def _within(starts: list[_Start], reach: list[Offset], range_: Range) -> Iterator[_Start]:
+    """Yield what was started of a range, in no order: without reading all, as a replay repeats thousands.
 
-    def __init__(self, starts: Iterable[_Start]) -> None:
-        self._starts = sorted(starts, key=lambda s: s.range.from_)
-        self._reach = list(accumulate((s.range.to for s in self._starts), max))
-        """How far any of them reaches, up to each."""
-
-    def within(self, range_: Range) -> Iterator[_Start]:
-        """Yield what was started of a range, in no order."""
-        beyond = bisect_left(self._starts, range_.to, key=lambda s: s.range.from_)
-        for i in reversed(range(beyond)):
-            if self._reach[i] <= range_.from_:
-                return
-            if self._starts[i].range.to > range_.from_:
-                yield self._starts[i]
+    Args:
+        starts: what was started of the partition, by offset.
+        reach: how far any of them reaches, up to each.
+        range_: the range.
+    """
+    beyond = bisect_left(starts, range_.to, key=lambda s: s.range.from_)
+    for i in reversed(range(beyond)):
+        if reach[i] <= range_.from_:
+            return
+        if starts[i].range.to > range_.from_:
+            yield starts[i]

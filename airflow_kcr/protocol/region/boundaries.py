@@ -154,17 +154,12 @@ def passed(region: Region, now: datetime) -> datetime | None:
     With `catchup` every missed boundary in its turn; without, the latest that has passed (scenario C40). While an
     earlier checkpoint is not published, the next boundary waits, and members hold there (C56).
     """
-    checkpoint = region.rules.checkpoint
-    if (
-        checkpoint.schedule is None
-        or checkpoint.mode is not CheckpointMode.AUTO
-        or region.next_boundary is None
-        or region.next_boundary > now
-    ):
+    checkpoint, boundary = region.rules.checkpoint, region.next_boundary
+    if checkpoint.schedule is None or not is_automatic(region) or boundary is None or boundary > now:
         return None
     if checkpoint.catchup or timelines.unpublished(region):
-        return region.next_boundary
-    return max(region.next_boundary, checkpoint.schedule.at_or_before(now))
+        return boundary
+    return max(boundary, checkpoint.schedule.at_or_before(now))
 
 
 def overdue(region: Region, now: datetime) -> timedelta | None:
@@ -186,12 +181,7 @@ def held_until(region: Region) -> datetime | None:
     A region that checkpoints itself doesn't wait for requests, and a hold is reported once.
     """
     checkpoint, boundary = region.rules.checkpoint, region.next_boundary
-    if (
-        checkpoint.schedule is None
-        or checkpoint.mode is not CheckpointMode.DAG_RUN
-        or boundary is None
-        or boundary == region.held_boundary
-    ):
+    if checkpoint.schedule is None or is_automatic(region) or boundary is None or boundary == region.held_boundary:
         return None
     return checkpoint.schedule.after(boundary)
 
