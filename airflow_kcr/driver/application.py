@@ -231,19 +231,11 @@ def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> P
     return replace(prepared, spec=spec, revision=region.spec.revision, digest=region.spec.digest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hosted:
-    """A running application and its members."""
-
-    application: RunningApplication
-    member_pool: MemberPool
-
-
 @contextmanager
 def hosting(
     store: RegionStore, prepared: Prepared, failures: StartFailures, pulse: Pulse, end_process: Callable[[str], None]
-) -> Iterator[Hosted]:
-    """Start Spark and the members, and lend them; a stopped region is started for them.
+) -> Iterator[tuple[RunningApplication, MemberPool]]:
+    """Start Spark and the members, and lend the application with them; a stopped region is started for them.
 
     Args:
         store: where the region is.
@@ -291,7 +283,7 @@ def hosting(
         member_pool.start()
         watch.start()
         history.start()
-        yield Hosted(application=application, member_pool=member_pool)
+        yield application, member_pool
 
 
 def _session(prepared: Prepared, partitions: int) -> SparkSession:

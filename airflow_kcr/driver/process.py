@@ -27,11 +27,11 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from airflow_kcr.driver.application import Hosted, MemberRun, Prepared, follow, hosting, preparing, still_wanted
+from airflow_kcr.driver.application import MemberRun, Prepared, follow, hosting, preparing, still_wanted
 from airflow_kcr.driver.member_pool import MemberPool, ParentWatchdog
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.driver.starting import START_WITHIN, StartPatience
-from airflow_kcr.driver.task import LOG_FORMAT, Task
+from airflow_kcr.driver.task import LOG_FORMAT, RunningApplication, Task
 from airflow_kcr.driver.watch import Watch
 from airflow_kcr.errors import BatchError, KcrError, RefusedError
 from airflow_kcr.protocol.values import MemberId
@@ -103,20 +103,19 @@ def _host(
     failures = StartFailures(store, run.region, run.members)
     with ExitStack() as stack:
 
-        def start() -> tuple[Prepared, Hosted]:
+        def start() -> tuple[Prepared, RunningApplication, MemberPool]:
             with ExitStack() as opened:
                 prepared = opened.enter_context(preparing(store, run, failures))
                 watch.begin(prepared.spec.rules().timeouts.lease)
                 hosted = opened.enter_context(hosting(store, prepared, failures, watch.pulse, end_at_once))
                 stack.push(opened.pop_all())
-            return prepared, hosted
+            return prepared, *hosted
 
-        prepared, hosted = patience.answered(start)
-        member_pool = hosted.member_pool
+        prepared, application, member_pool = patience.answered(start)
         stack.enter_context(watch.holding(member_pool))
         stack.enter_context(_signals(member_pool))
         parent_watchdog.hold(member_pool)
-        announcement = Announcement(hosted, listener)
+        announcement = Announcement(application, member_pool, listener)
         with shown(f"region {run.region}", Watched(member_pool.snapshots), console=console):
             announcement.renew()
             while not member_pool.wait(POLL_PERIOD):
@@ -129,19 +128,20 @@ class Announcement:
     """Tells the task which application this is, and again whenever a member has another incarnation.
 
     Args:
-        hosted: the application.
+        application: which one.
+        member_pool: its members.
         out: where to; None: no output.
     """
 
-    def __init__(self, hosted: Hosted, out: TextIO | None) -> None:
-        self._hosted, self._out, self._last = hosted, out, ""
+    def __init__(self, application: RunningApplication, member_pool: MemberPool, out: TextIO | None) -> None:
+        self._application, self._member_pool, self._out, self._last = application, member_pool, out, ""
 
     def renew(self) -> None:
         """Tell what has not been told yet."""
         if self._out is None:
             return
-        members = {str(one.member): one.incarnation for one in self._hosted.member_pool.snapshots() if one.incarnation}
-        line = replace(self._hosted.application, members=members).line()
+        members = {str(one.member): one.incarnation for one in self._member_pool.snapshots() if one.incarnation}
+        line = replace(self._application, members=members).line()
         if line == self._last:
             return
         self._last = line

@@ -167,9 +167,7 @@ class Lab:
             # What `kcr member run` runs, but for the session: it is one for the whole run, and its JVM is warm.
             stack.enter_context(patch.object(application, "open_session", lambda settings: self.spark))
             stack.enter_context(patch.object(self.spark, "stop", lambda: None))
-            member_pool = stack.enter_context(
-                hosting(self.store, prepared, failures, Pulse(), _end_process)
-            ).member_pool
+            _, member_pool = stack.enter_context(hosting(self.store, prepared, failures, Pulse(), _end_process))
             one = Hosted(store=self.store, name=name, topic=topic, member_pool=member_pool)
             try:
                 yield one

@@ -113,7 +113,7 @@ def test_a_start_waits_for_store_and_broker_and_tells_it_once(
 
     @contextmanager
     def hosting(*_: Any) -> Iterator[Any]:  # noqa: ANN401 - as it is
-        yield type("Hosted", (), {"member_pool": lives.pop(), "application": RunningApplication})
+        yield RunningApplication(application="none"), lives.pop()
 
     monkeypatch.setattr(process, "hosting", hosting)
 

@@ -72,7 +72,7 @@ def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
         )
         failures = StartFailures(one.store, run.region, run.members)
         prepared = stack.enter_context(preparing(one.store, run, failures))
-        pool = stack.enter_context(hosting(one.store, prepared, failures, Pulse({}), fail)).member_pool
+        _, pool = stack.enter_context(hosting(one.store, prepared, failures, Pulse({}), fail))
         one.until(lambda: one.region().state is RegionState.RUNNING, "running")
         one.until(lambda: len(described) > POLLS, "groups watched")
         assert len(made) == 2

@@ -269,7 +269,7 @@ def test_what_a_member_leaves_in_its_store_quotes_nothing(
         stack.enter_context(patch.object(spark, "stop", lambda: None))
         failures = StartFailures(store, run.region, run.members)
         prepared = stack.enter_context(preparing(store, run, failures))
-        pool = stack.enter_context(hosting(store, prepared, failures, Pulse(), _fail)).member_pool
+        _, pool = stack.enter_context(hosting(store, prepared, failures, Pulse(), _fail))
         with Region(name, store) as region:
             wait_until(lambda: "failed: SparkRuntimeException" in str(region.newest_events(100)), "a failed batch")
             shown = f"{region.show().to_json()} {region.newest_events(1000)}"

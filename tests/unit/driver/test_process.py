@@ -4,7 +4,6 @@ import io
 from dataclasses import dataclass, field
 from typing import cast
 
-from airflow_kcr.driver.application import Hosted
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.process import Announcement
 from airflow_kcr.driver.task import RunningApplication
@@ -29,10 +28,9 @@ class FakeMemberPool:
         return cast("tuple[Snapshot, ...]", tuple(self.seen))
 
 
-def hosted(member_pool: FakeMemberPool) -> Hosted:
-    return Hosted(
-        application=RunningApplication(application="local-1", pid=7), member_pool=cast("MemberPool", member_pool)
-    )
+def announcement_of(member_pool: FakeMemberPool, out: io.StringIO | None) -> Announcement:
+    application = RunningApplication(application="local-1", pid=7)
+    return Announcement(application, cast("MemberPool", member_pool), out)
 
 
 def told(out: io.StringIO) -> list[RunningApplication]:
@@ -42,7 +40,7 @@ def told(out: io.StringIO) -> list[RunningApplication]:
 
 def test_an_application_is_told_at_once_and_again_with_each_incarnation() -> None:
     member_pool, out = FakeMemberPool(), io.StringIO()
-    announcement = Announcement(hosted(member_pool), out)
+    announcement = announcement_of(member_pool, out)
     announcement.renew()
     announcement.renew()
     member_pool.seen[0].incarnation = Incarnation(3)
@@ -59,11 +57,11 @@ def test_where_nobody_listens_any_more_nothing_is_told() -> None:
             raise BrokenPipeError
 
     member_pool = FakeMemberPool()
-    announcement = Announcement(hosted(member_pool), Broken())
+    announcement = announcement_of(member_pool, Broken())
     announcement.renew()
     member_pool.seen[0].incarnation = Incarnation(1)
     announcement.renew()
 
 
 def test_where_no_task_listens_nothing_is_told() -> None:
-    Announcement(hosted(FakeMemberPool()), None).renew()
+    announcement_of(FakeMemberPool(), None).renew()
