@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from airflow_kcr.cli import app
 
 DOCS = Path(__file__).parents[3] / "docs"
 REFERENCE = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
-HOW_TO = (DOCS / "how-to" / "drive-a-region-from-the-command-line.md").read_text(encoding="utf-8")
 ELSEWHERE = {"member", "demo"}
 """Commands with pages of their own."""
 
@@ -56,17 +54,6 @@ def test_the_reference_has_every_option_of_a_command(name: str) -> None:
     lacking = {option for option in known if option.startswith("--")} - named - COMMON
     assert lacking == set()
     assert {option for option in named if option.startswith("--")} <= known
-
-
-@pytest.mark.parametrize("line", re.findall(r"^\$ (kcr .+)$", HOW_TO, re.MULTILINE))
-def test_a_command_of_the_how_to_exists_with_its_options(line: str) -> None:
-    words = shlex.split(line)[1:]
-    if words == ["--install-completion"]:
-        return
-    known = commands()
-    name = next(n for n in (" ".join(words[:2]), words[0]) if n in known)
-    used = {word for word in words if word.startswith("-")}
-    assert used <= known[name]
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
