@@ -66,6 +66,9 @@ from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
 from airflow_kcr.runtime.planner import BatchSize, Limits, Planner
 from airflow_kcr.runtime.positions import Places
 
+SLOWED_MOST: Final = 10
+"""How many times its timeout a batch may take while something slows the engine down: it may hang as well."""
+
 TICK: Final = 0.5
 """Seconds after which the machine is asked again when nothing happened, and it does not know itself when to be."""
 
@@ -295,12 +298,14 @@ class MemberHost:
         runs = batch is not None and batch.phase is BatchPhase.RUNNING
         is_wanted = runs or self._working.is_held_back or not self._world.is_ready()
         why = self._world.lacks() if is_wanted else ""
+        self._has_waited = self._has_waited or (runs and bool(why))
         slowed = "" if why else self._world.slowed()
-        if slowed:
+        if slowed and self._clock() - self._run_since > SLOWED_MOST * self.who.timeouts.batch.total_seconds():
             if slowed != self._machine.lacks:
                 self._deliver(messages.EngineSlowed(why=slowed))
-        elif why != self._machine.lacks or (why and runs):
-            self._has_waited = self._has_waited or (runs and bool(why))
+            return
+        why = why or slowed
+        if why != self._machine.lacks or (why and runs):
             self._deliver(messages.EngineLacks(why=why))
 
     def _deliver(self, event: messages.Event) -> None:
@@ -452,7 +457,8 @@ class MemberHost:
         def took(seconds: Seconds, did_its_work: bool) -> None:
             self._metrics.batch_took(seconds)
             if did_its_work and not self._has_waited:
-                self._size = self._size.after(records, seconds)
+                after = self._size.slowed if self._world.slowed() else self._size.after
+                self._size = after(records, seconds)
 
         call = BatchCall(
             region=self.who.region,

@@ -360,6 +360,19 @@ class BatchSize:
         bounded = min(max(wanted, self.records * SHRINKAGE, known._floor()), self.records * GROWTH)  # noqa: SLF001
         return replace(known, records=known._allowed(bounded))  # noqa: SLF001
 
+    def slowed(self, records: int, seconds: float) -> BatchSize:
+        """Return the size after a batch that waited for its records: of fewer it takes less, so the floor gives way.
+
+        Args:
+            records: how many offsets its ranges spanned.
+            seconds: how long the pipeline's call took, reading included.
+        """
+        known, fits = self.after(records, seconds), int(records * self.limits.longest.total_seconds() / seconds)
+        # A fetch may wait for ten seconds however few it asks for.
+        if 2 * fits >= records or fits >= known._floor():  # noqa: SLF001 (its own)
+            return known
+        return replace(known, lowered=max(fits, 1), records=max(fits, 1))
+
     def after_failure(self, records: int, seconds: float) -> BatchSize:
         """Return the size after a batch that failed, or was cancelled because it ran into its timeout.
 

@@ -20,7 +20,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -39,17 +39,24 @@ _MIB: Final = 1 << 20
 LARGEST_FETCH: Final = 4 * _MIB
 """Bytes of one partition that are fetched at a time: more is hardly faster."""
 
-FIRST_FETCH: Final = _MIB // 16
-"""As many for the smallest ranges: under a quota of a few kB/s it still fits into what a poll waits for."""
+FIRST_FETCH: Final = _MIB // 256
+"""As many at first: under a quota of 1 kB/s two tasks still get one each while a poll waits."""
 
-FETCH_GROWTH: Final = 4
-"""By how much a fetch grows where a range is larger: each size has consumers of its own."""
+FETCH_GROWTH: Final = 32
+"""By how much a fetch grows where a range is larger: each size has consumers of its own, which begin with nothing."""
 
 RECORD: Final = 1_000
 """Bytes that a record is taken to have, where none is known."""
 
 _FETCHES: Final = 2
 """In how many fetches a range should be read: records may be larger than the one that is known, or smaller."""
+
+_WORTH: Final = 2
+"""How many fetches of a size a partition must have brought before they grow to it.
+
+What was fetched too far is thrown away then, and each partition fetches as much anew. Where there is a quota, the first
+seconds are as fast as without, and say nothing of those that follow.
+"""
 
 _FETCH: Final = "kafka.max.partition.fetch.bytes"
 
@@ -234,7 +241,7 @@ def held(partitions: int, fetch: int) -> int:
     return partitions * (_OF_CONSUMER + _OF_FETCH * fetch)
 
 
-def fetch_of(ranges: Iterable[Range], record: int, most: int) -> int:
+def fetch_of(ranges: Collection[Range], record: int, most: int, before: int) -> int:
     """Return how many bytes of a partition to fetch at a time for these ranges: about half of what the widest has.
 
     Args:
@@ -242,10 +249,12 @@ def fetch_of(ranges: Iterable[Range], record: int, most: int) -> int:
         record: how many bytes a record has.
         most: what an executor has memory for. If that is less than `LARGEST_FETCH`, there is none either for the
             consumers of several sizes, and all fetches have this one.
+        before: how many records were read before.
     """
     fetch = FIRST_FETCH if most == LARGEST_FETCH else most
     wanted = record * max((range_.width for range_ in ranges), default=0) // _FETCHES
-    while fetch < min(wanted, most):
+    brought = record * before // max(len(ranges), 1)
+    while fetch < min(wanted, most) and FETCH_GROWTH * fetch * _WORTH <= brought:
         fetch *= FETCH_GROWTH
     return min(fetch, most)
 
@@ -298,7 +307,7 @@ class Reader:
 
     Each option is a call to the JVM and an object there: those that stay the same are set once for a timeline and a
     size of fetches. That only grows within a timeline, with the batches: consumers of another size start with nothing
-    of what was fetched. It grows no more while Kafka throttles: that one batch was quick says nothing of the next then.
+    of what was fetched. It grows no more while Kafka throttles.
 
     Args:
         spark: a session made by `session.member_session`, or reads would not go through V2.
@@ -308,6 +317,9 @@ class Reader:
     def __init__(self, spark: SparkSession, source: Source) -> None:
         self._spark, self._source = spark, source
         self._told: tuple[Timeline, int, DataFrameReader] | None = None
+        self._read = 0
+        """Records, in the timeline so far."""
+
         self._grows_from = 0.0
 
     def read(self, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> DataFrame:
@@ -340,14 +352,18 @@ class Reader:
             Py4JError: Kafka doesn't answer, or Spark doesn't.
         """
         place, range_ = next(item for item in ranges.items() if item[1].width)
-        seconds = throttle_time(self._spark, self._source.settings(timeline), place, range_.from_)
+        fetch = FIRST_FETCH if self._told is None else self._told[1]
+        options = replace(self._source, fetch=fetch).settings(timeline)
+        seconds = throttle_time(self._spark, options, place, range_.from_)
         if seconds:
             self._grows_from = time.monotonic() + _REMEMBERED
         return seconds
 
     def _reader(self, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> DataFrameReader:
         told = self._told if self._told is not None and self._told[0] == timeline else None
-        fetch = fetch_of(ranges.values(), self._source.record(), self._source.fetch)
+        before = 0 if told is None else self._read
+        self._read = before + sum(range_.width for range_ in ranges.values())
+        fetch = fetch_of(ranges.values(), self._source.record(), self._source.fetch, before)
         if told is not None and (fetch <= told[1] or time.monotonic() < self._grows_from):
             return told[2]
         options = replace(self._source, fetch=fetch).settings(timeline)

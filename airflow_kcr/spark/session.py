@@ -110,10 +110,11 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.python.task.killTimeout": "200ms",
     # A timeline's consumers are asked for nothing once it is over, and hold what they have fetched. Spark's own five
-    # minutes are long enough for a handful of resets to fill an executor's memory.
-    "spark.kafka.consumer.cache.timeout": "15s",
+    # minutes are long enough for a handful of resets to fill an executor's memory. Under a quota a consumer waits as
+    # long as a batch takes for its next range, and what it has fetched may have cost seconds.
+    "spark.kafka.consumer.cache.timeout": "60s",
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
-    "spark.kafka.consumer.fetchedData.cache.timeout": "15s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "60s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
     # Standard error is for our own progress.
     _CONSOLE: "false",

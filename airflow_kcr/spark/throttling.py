@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from airflow_kcr.protocol.values import GroupPartition, Offset
 
-_POLL_MILLIS: Final = 2_000
+_POLL_MILLIS: Final = 500
+_ANSWERED_WITHIN: Final = 10.0
 _BYTES: Final = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 _METRIC: Final = "fetch-throttle-time-max"
 
@@ -29,7 +30,8 @@ _METRIC: Final = "fetch-throttle-time-max"
 def throttle_time(spark: SparkSession, options: Mapping[str, str], place: GroupPartition, offset: Offset) -> float:
     """Return for how many seconds the broker has put off a fetch of the same user and client; 0.0: it has not.
 
-    It fetches one batch of records, the least that a broker sends, which counts against the quota as any other.
+    It fetches as much as they do: of less, the broker would let through what it refuses them. What it gets counts
+    against the quota as any other fetch.
 
     Args:
         spark: any session of the application.
@@ -43,25 +45,30 @@ def throttle_time(spark: SparkSession, options: Mapping[str, str], place: GroupP
     java = jvm.virtual_machine(spark.sparkContext)
     settings = java.java.util.HashMap()
     client = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
-    one = {"max.partition.fetch.bytes": "1", "fetch.max.bytes": "1", "enable.auto.commit": "false"}
-    kinds = {"key.deserializer": _BYTES, "value.deserializer": _BYTES}
-    for name, value in {**client, **one, **kinds}.items():
+    kinds = {"key.deserializer": _BYTES, "value.deserializer": _BYTES, "enable.auto.commit": "false"}
+    for name, value in {**client, **kinds}.items():
         settings.put(name, value)
     consumer = java.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
     try:
         partition = java.org.apache.kafka.common.TopicPartition(str(place.topic), int(place.partition))
         consumer.assign(java.java.util.Collections.singletonList(partition))
         consumer.seek(partition, int(offset))
-        consumer.poll(java.java.time.Duration.ofMillis(_POLL_MILLIS))
-        found = [float(one.metricValue()) for name, one in consumer.metrics().items() if name.name() == _METRIC]
+        (metric,) = [one for name, one in consumer.metrics().items() if name.name() == _METRIC]
+        # Of a client that has had no answer it is not a number.
+        deadline, millis = time.monotonic() + _ANSWERED_WITHIN, math.nan
+        while math.isnan(millis) and time.monotonic() < deadline:
+            consumer.poll(java.java.time.Duration.ofMillis(_POLL_MILLIS))
+            millis = float(metric.metricValue())
     finally:
         consumer.close(java.java.time.Duration.ofMillis(0))
-    # The metric of a client that has had no answer is not a number.
-    return max((millis / 1_000 for millis in found if not math.isnan(millis)), default=0.0)
+    return 0.0 if math.isnan(millis) else millis / 1_000
 
 
 ASKED_AFTER: Final = 5.0
-"""Seconds that a batch may take before Kafka is asked, and between two questions."""
+"""Seconds that a batch may take before Kafka is asked; each next question comes after twice as many."""
+
+_ASKED_AGAIN: Final = 30.0
+"""Seconds until Kafka is asked again once it throttles, and at most: a question that it answers costs a fetch."""
 
 _TOLD_EVERY: Final = 60.0
 _SLOWED: Final = "Kafka throttles what it reads: a quota of its user or client (consumer_byte_rate)"
@@ -73,7 +80,7 @@ class ThrottlingWatch:
     """Notices and logs that Kafka throttles a member's reads, while a batch takes long: nothing else would name it.
 
     Args:
-        asked_after: seconds that a batch may take before it asks, and between two questions.
+        asked_after: seconds that a batch may take before it asks.
     """
 
     def __init__(self, asked_after: float = ASKED_AFTER) -> None:
@@ -99,14 +106,16 @@ class ThrottlingWatch:
             over.set()
 
     def _watch(self, batch: str, ask: Callable[[], float], over: threading.Event) -> None:
-        while not over.wait(self._asked_after):
+        pause = self._asked_after
+        while not over.wait(pause):
+            pause = min(2 * pause, _ASKED_AGAIN)
             try:
                 seconds = ask()
             except Exception as error:  # noqa: BLE001 (the batch meets it too, and says what it means)
                 _LOG.debug("whether Kafka throttles can't be told: %s: %s", type(error).__name__, error)
                 continue
             if seconds:
-                self._seen_at = time.monotonic()
+                self._seen_at, pause = time.monotonic(), _ASKED_AGAIN
             if seconds and time.monotonic() - self._told_at >= _TOLD_EVERY:
                 self._told_at = time.monotonic()
                 _LOG.warning(

@@ -127,7 +127,7 @@ class BatchSpec:
     """How long a batch waits for `min_records`; what a boundary or a checkpoint needs is read at once."""
 
     min_records: Number = 1_000
-    """The smallest size of a batch; it is smaller if there is less to read (see `linger`), or after a failure."""
+    """The smallest size of a batch; smaller if there is less to read (see `linger`), after a failure, or by a quota."""
 
     max_records: Number = 2_000_000
     """The largest batch that is planned."""

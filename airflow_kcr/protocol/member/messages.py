@@ -209,14 +209,14 @@ class SinksPrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSlowed:
-    """What slows the engine down, as a quota of Kafka's; its batches go on, and take their own time."""
+    """What slows the engine down, as a quota of Kafka's, but not a batch that has taken far too long even so."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLacks:
-    """What the engine lacks to run a batch, as no executor of Spark; told as long as a batch waits for it."""
+    """What a batch waits for, told as long as it does: an executor of Spark, or records that a quota lets through."""
 
     why: str
     """Empty: nothing any more."""

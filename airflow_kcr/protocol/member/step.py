@@ -490,7 +490,7 @@ def _sinks_prepared(member: MemberMachine, event: messages.SinksPrepared, now: f
 
 
 def _engine_lacks(member: MemberMachine, event: messages.EngineLacks, now: float) -> MemberMachine:
-    """Time in which no task can run is not the batch's own."""
+    """Time in which no task can run, or gets its records at the pace of a quota, is not the batch's own."""
     batch = member.batch
     if event.why and batch is not None and batch.phase is BatchPhase.RUNNING:
         batch = replace(batch, since=now)

@@ -29,11 +29,13 @@ from airflow_kcr.protocol.values import (
     Range,
     RequestId,
 )
+from airflow_kcr.runtime import host
 from airflow_kcr.runtime.host import End, Ended, MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time, read_note
 from airflow_kcr.runtime.metrics import Counts
 from airflow_kcr.runtime.planner import Limits
 from tests.support.driver import group_rules
+from tests.support.faults import passed
 from tests.support.runtime_fakes import (
     FLIGHTS,
     GROUP,
@@ -346,8 +348,7 @@ def test_a_batch_that_waits_for_its_engine_neither_times_out_nor_teaches_to_make
     eventually(lambda: len(engine.started) == 1, "a batch")
     lacking.why = "Spark has no executor"
     eventually(lambda: member.host.snapshot.lacks == lacking.why, "the reason")
-    turns = member.host.turns
-    eventually(lambda: member.host.turns > turns + 6, "the timeout to be over")  # a turn each half second at least
+    eventually(passed(1.5), "the timeout to be over")
     lacking.why = ""
     eventually(lambda: not member.host.snapshot.lacks, "an executor")
     engine.gate.set()
@@ -355,6 +356,21 @@ def test_a_batch_that_waits_for_its_engine_neither_times_out_nor_teaches_to_make
     assert stage.causes() == [ResetCause.START]
     assert stage.outcomes() == {Outcome.DONE}
     assert [call.ranges[p(0)].width for call in engine.done] == [50, 50]
+
+
+@pytest.mark.parametrize(("most", "outcomes"), [(10, {Outcome.DONE}), (1, {Outcome.DONE, Outcome.DISCARDED})])
+def test_a_batch_that_a_quota_slows_down_has_several_times_its_timeout(
+    stage: Stage, most: int, outcomes: set[Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "SLOWED_MOST", most)
+    stage.declare(records(100), times=replace(TIMES, batch=SECOND))
+    engine = closed()
+    stage.member(slowed=lambda: "Kafka throttles what it reads", engine=engine)
+    eventually(lambda: len(engine.started) == 1, "a batch")
+    eventually(passed(3.0), "the timeout to be over")
+    engine.gate.set()
+    stage.caught_up()
+    assert stage.outcomes() == outcomes
 
 
 def test_batches_grow_with_what_is_learned_of_the_pipeline(stage: Stage) -> None:

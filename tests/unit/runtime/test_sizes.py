@@ -122,6 +122,16 @@ def test_the_floor_gives_way_to_a_batch_of_it_that_ran_into_its_timeout() -> Non
     assert size(1_000).after_failure(1_000, 120.0).records < 1_000
 
 
+def test_the_floor_gives_way_to_a_quota_before_batches_come_near_their_timeout() -> None:
+    slow = size(1_000).slowed(1_000, 100.0)
+    assert slow.records == 300
+    assert slow.slowed(300, 50.0).records == 300
+    for _ in range(8):
+        slow = slow.slowed(slow.records, 0.01)
+    assert slow.lowered is None
+    assert size(1_000).slowed(1_000, 4.0) == size(1_000).after(1_000, 4.0)
+
+
 def test_each_further_failure_in_a_row_shrinks_the_size_more() -> None:
     failing, sizes = size(1_000_000), [1_000_000]
     while failing.records > 1:

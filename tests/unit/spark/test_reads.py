@@ -120,18 +120,26 @@ def test_fetches_leave_an_executor_two_thirds_of_its_memory_as_far_as_they_can(
     ("widths", "record", "most", "fetch"),
     [
         ([1, 1], 1_000, LARGEST_FETCH, FIRST_FETCH),
-        ([131, 3], 1_000, LARGEST_FETCH, FIRST_FETCH),
-        ([132], 1_000, LARGEST_FETCH, 4 * FIRST_FETCH),
-        ([132], 100, LARGEST_FETCH, FIRST_FETCH),
-        ([132], 10_000, LARGEST_FETCH, 1 << 20),
-        ([600], 1_000, LARGEST_FETCH, 1 << 20),
-        ([3_000], 1_000, LARGEST_FETCH, LARGEST_FETCH),
+        ([262, 3], 1_000, LARGEST_FETCH, 128 << 10),
+        ([263], 1_000, LARGEST_FETCH, LARGEST_FETCH),
+        ([80], 100, LARGEST_FETCH, FIRST_FETCH),
+        ([132], 10_000, LARGEST_FETCH, LARGEST_FETCH),
         ([10_000_000], 1_000, LARGEST_FETCH, LARGEST_FETCH),
         ([1], 1_000, 990_321, 990_321),  # no memory for consumers of two sizes
     ],
 )
 def test_a_fetch_is_about_half_of_a_range(widths: list[int], record: int, most: int, fetch: int) -> None:
-    assert fetch_of(ranges(*widths).values(), record, most) == fetch
+    assert fetch_of(ranges(*widths).values(), record, most, before=1_000_000) == fetch
+
+
+@pytest.mark.parametrize(
+    ("before", "fetch"),
+    [(0, FIRST_FETCH), (524, FIRST_FETCH), (525, 128 << 10), (16_777, 128 << 10), (16_778, 4 << 20)],
+)
+def test_fetches_grow_only_where_two_of_the_larger_ones_have_been_read_of_each_partition(
+    before: int, fetch: int
+) -> None:
+    assert fetch_of(ranges(100_000, 100_000).values(), 1_000, LARGEST_FETCH, before) == fetch
 
 
 class Connector:
@@ -160,9 +168,9 @@ class Connector:
 def test_fetches_grow_with_the_batches_of_a_timeline_and_never_shrink_in_it() -> None:
     spark = Connector()
     reader = Reader(spark, source())  # type: ignore[arg-type]
-    for width in (1, 100, 600, 1, 600):
+    for width in (300, 1, 100, 1, 100):
         reader.read(ranges(width), ONE)
-    assert spark.fetches == [FIRST_FETCH, 1 << 20]
+    assert spark.fetches == [FIRST_FETCH, 128 << 10]
     reader.read(ranges(1), Timeline(2))
     assert spark.fetches[2:] == [FIRST_FETCH]
 
@@ -170,8 +178,9 @@ def test_fetches_grow_with_the_batches_of_a_timeline_and_never_shrink_in_it() ->
 def test_fetches_are_as_large_as_the_records_that_were_seen_want_them() -> None:
     spark = Connector()
     reader = Reader(spark, replace(source(), record=lambda: 10_000))  # type: ignore[arg-type]
-    reader.read(ranges(132), ONE)
-    assert spark.fetches == [1 << 20]
+    reader.read(ranges(30), ONE)
+    reader.read(ranges(10), ONE)
+    assert spark.fetches == [FIRST_FETCH, 128 << 10]
 
 
 def test_fetches_do_not_grow_for_a_while_after_kafka_was_seen_to_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,16 +188,16 @@ def test_fetches_do_not_grow_for_a_while_after_kafka_was_seen_to_throttle(monkey
     monkeypatch.setattr(reads, "throttle_time", lambda *_: throttled)
     monkeypatch.setattr("time.monotonic", lambda: now)
     reader = Reader(spark, source())  # type: ignore[arg-type]
-    reader.read(ranges(1), ONE)
+    reader.read(ranges(10_000), ONE)
     assert reader.throttled(ranges(0, 1), ONE) == 0.0
-    reader.read(ranges(600), ONE)
+    reader.read(ranges(100), ONE)
     throttled = 1.5
     assert reader.throttled(ranges(0, 1), ONE) == 1.5
     reader.read(ranges(3_000), ONE)
-    assert spark.fetches == [FIRST_FETCH, 1 << 20]
+    assert spark.fetches == [FIRST_FETCH, 128 << 10]
     now = 161.0
     reader.read(ranges(3_000), ONE)
-    assert spark.fetches == [FIRST_FETCH, 1 << 20, LARGEST_FETCH]
+    assert spark.fetches == [FIRST_FETCH, 128 << 10, LARGEST_FETCH]
 
 
 def test_a_poll_waits_longer_than_a_broker_counts_for_a_quota() -> None:

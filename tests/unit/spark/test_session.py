@@ -53,7 +53,7 @@ def test_what_is_given_stays_and_what_is_missing_is_set() -> None:
     assert not {"spark.scheduler.mode", "spark.ui.retainedJobs"} & missing.keys()
     assert missing["spark.sql.ui.retainedExecutions"] == "200"
     assert "kafka" not in missing["spark.sql.sources.useV1SourceList"].split(",")
-    assert missing["spark.kafka.consumer.fetchedData.cache.timeout"] == "15s"
+    assert missing["spark.kafka.consumer.fetchedData.cache.timeout"] == "60s"
 
 
 @pytest.mark.parametrize(
