@@ -11,10 +11,8 @@ import pytest
 from airflow_kcr.api import partitions
 from airflow_kcr.api.group_readers import GroupReader, real_reader
 from airflow_kcr.api.validation import validate
-from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import restore_point_offsets
 from airflow_kcr.protocol.validation import Question
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.spec import RegionSpec
@@ -55,12 +53,12 @@ def overtaken(one: Live, spec: RegionSpec, group: GroupId) -> Iterator[GroupRead
 
 
 def _committed(region: StoredRegion) -> int:
-    return sum(restore_point_offsets(region).values())
+    return sum(region.restore_point_offsets().values())
 
 
 def test_a_log_that_members_read_on_in_has_not_moved_back(streaming: Live) -> None:
     for _ in range(ROUNDS):
-        found = validate(streaming.store, streaming.name, lambda *of: overtaken(streaming, *of), kafka_names)
+        found = validate(streaming.store, streaming.name, lambda *of: overtaken(streaming, *of))
         offsets = [check for check in found.checks if check.question is Question.OFFSETS]
         assert [check.verdict for check in offsets] == [CheckVerdict.OK], offsets
 
