@@ -173,7 +173,7 @@ class RegionResets(Handle):
             region = self.read()
             known = region.person_reset_of(plan.plan)
         else:
-            _require_same(known, request)
+            _require_same(known, plan)
         if known is not None and is_told_from_outside(region, known):
             tell_kafka(region, self.clusters)
         return reset_views.of_plan(region, plan.plan)
@@ -275,8 +275,15 @@ def _planned(
         return plans.plan(region, now, request_id, request, log), log
 
 
-def _require_same(known: PersonReset, request: ResetRequest) -> None:
-    """Refuse another request under a name that is taken: it would seem to have been applied."""
+def _require_same(known: PersonReset, plan: Plan) -> None:
+    """Refuse another plan under a name that is taken: it would seem to have been applied."""
+    request = plan.request
+    # A DAG run that was deleted may be made anew under its id, with the names that its plans had.
+    if known.epoch is not None and plan.epoch >= known.epoch:
+        raise ConfigurationError(
+            f"the plan {known.request_id} was applied already, in epoch {known.epoch}, and another one has been made "
+            "under its name since; make a new plan"
+        )
     # A duration is stored as the instant that it meant when the reset began.
     is_same_target = isinstance(request.target, ByDuration) or known.target == request.target
     if not is_same_target or (known.scope.as_asked, known.skip) != (request.scope.as_asked, request.skip):

@@ -304,6 +304,19 @@ def test_a_duration_applied_twice_is_one_reset_too(region: Region, driver: Drive
     assert region.resets.apply(plan, "once more").state == "done"
 
 
+def test_a_plan_that_was_made_once_more_under_its_name_does_not_seem_to_be_applied(
+    region: Region, driver: Driver
+) -> None:
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()), request_id="dag/run/plan/-1/try 1")
+    applied(region, driver, plan)
+    assert region.resets.apply(plan, "a retry").state == "done"
+    again = region.resets.plan(ResetRequest(target=ToEarliest()), request_id="dag/run/plan/-1/try 1")
+    with pytest.raises(
+        errors.ConfigurationError, match="was applied already, in epoch 2, and another one has been made"
+    ):
+        region.resets.apply(again, "the run was deleted and made anew")
+
+
 def test_a_plan_of_an_earlier_region_of_the_name_is_refused(region: Region) -> None:
     plan = region.resets.plan(ResetRequest(target=ToEarliest()))
     earlier = replace(plan, region_id=RegionId("the first"))
