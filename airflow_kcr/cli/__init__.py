@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from airflow_kcr import __version__
-from airflow_kcr.cli import checkpoint, dev, group, history, region, reset
+from airflow_kcr.cli import checkpoint, demo, dev, group, history, member, region, reset, store
 
 app = typer.Typer(
     name="kcr",
@@ -16,15 +16,15 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.add_typer(dev.app)
-app.add_typer(dev.store_app)
+app.add_typer(store.app)
 app.add_typer(region.app)
 app.add_typer(group.app)
-app.add_typer(group.member_app)
+app.add_typer(member.app)
 app.add_typer(checkpoint.app)
 app.add_typer(reset.app)
 app.add_typer(history.ledger_app)
-app.command()(dev.demo)
-app.command()(dev.doctor)
+app.command()(demo.demo)
+app.command()(store.doctor)
 app.command()(region.lag)
 app.command()(history.events)
 app.command()(history.verify)

@@ -41,8 +41,6 @@ class RegionOperator(OfRegion, BaseOperator):
         self.kcr_conn_id = kcr_conn_id
 
 
-# What the operators have in common that ask something of a region and then wait for it, without holding a slot.
-
 ONE_HOUR: Final = timedelta(hours=1)
 
 PATIENCE: Final = timedelta(seconds=1.5)
@@ -174,9 +172,6 @@ class WaitingOperator(RegionOperator):
         region.wait_for(goal, self._longest, tell)
 
 
-# Steers a region into a state, and waits for it.
-
-
 class StateOperator(WaitingOperator):
     """An operator that asks a region for a state.
 
@@ -220,9 +215,6 @@ class StateOperator(WaitingOperator):
             "timeline": view.timeline,
             "sequence": view.last_complete,
         }
-
-
-# Which checkpoint a task is about.
 
 
 def sequence_of(given: Mapping[str, Any] | int | str | None, context: Context, region: Region) -> int:

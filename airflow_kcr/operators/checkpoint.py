@@ -147,9 +147,6 @@ class KcrDrainOperator(WaitingOperator):
         return found
 
 
-# Proves that a checkpoint is published and committed, and emits its event for downstream DAGs.
-
-
 class KcrCommitCheckpointOperator(WaitingOperator):
     """Waits until a checkpoint is published and it is known whether Kafka holds its offsets; then emits its event.
 
@@ -265,9 +262,6 @@ def _document(region: str, row: Checkpoint) -> dict[str, Any]:
 def _is_known(region: object) -> bool:
     """Whether a region's name is one, and no template that becomes one."""
     return isinstance(region, str) and "{" not in region
-
-
-# Keeps a checkpoint, compares it with Kafka, mends what Kafka has of it, and cleans up what no checkpoint needs.
 
 
 class KcrPinCheckpointOperator(CheckpointOperator):

@@ -93,9 +93,6 @@ def read_spec(spec: RegionSpec | Mapping[str, object] | str | Path) -> RegionSpe
             raise ConfigurationError(f"a spec is a RegionSpec, a mapping, a path or YAML, not {type(spec).__name__}")
 
 
-# Steers a region into a state, and waits for it.
-
-
 class KcrStartOperator(StateOperator):
     """Starts a stopped or halted region, or resumes a paused one, like `kcr region start`.
 
@@ -169,9 +166,6 @@ class KcrKillOperator(StateOperator):
     verb = verbs.KILL
 
 
-# Checks a region's groups before something is asked of them.
-
-
 class KcrValidateGroupOperator(RegionOperator):
     """Validates a region's consumer groups against Kafka, like `kcr group validate`; changes nothing.
 
@@ -213,9 +207,6 @@ class KcrValidateGroupOperator(RegionOperator):
         return {"region": self.region, "ok": len(said[CheckVerdict.OK]), "warnings": said[CheckVerdict.WARNING]}
 
 
-# Forgets the checkpoints that are old enough to go.
-
-
 class KcrRetireOperator(RegionOperator):
     """Retires the checkpoints that the spec's retention no longer keeps, like `kcr checkpoint retire`.
 
@@ -229,9 +220,6 @@ class KcrRetireOperator(RegionOperator):
             gone = region.checkpoints.retire()
         self.log.info("Retired %d checkpoint(s) of region %s", len(gone), self.region)
         return {"region": self.region, "retired": list(gone)}
-
-
-# Proves what a region has done.
 
 
 class KcrVerifyOperator(RegionOperator):

@@ -219,9 +219,6 @@ def _body(found: Sequence[WayBack]) -> str:
     return "\n\n".join(parts)
 
 
-# Plans a reset: what it would do, before it is applied.
-
-
 class KcrPlanResetOperator(RegionOperator):
     """Returns what a reset of a region would do, like `kcr reset plan`; changes nothing.
 
@@ -359,8 +356,6 @@ def _option(target: str | Mapping[str, object] | None, choice: Mapping[str, obje
         case _:
             raise ConfigurationError(f"a target is text or a mapping, not {type(target).__name__}")
 
-
-# Asks a person whether a reset may be applied.
 
 SHOWN: Final = "kcr_plan_shown"
 """The XCom that holds the plan that the person was shown."""
@@ -507,9 +502,6 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
 def shown_name(plan: Plan) -> str:
     """Return the name of a plan with what tells it from another one under its name."""
     return f"{plan.plan} {plan.digest[:16]}"
-
-
-# Applies a plan.
 
 
 class KcrApplyResetOperator(WaitingOperator):

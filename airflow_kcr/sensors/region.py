@@ -150,9 +150,6 @@ class RegionSensor(OfRegion, BaseSensorOperator):
                 return None, None
 
 
-# The sensors
-
-
 class KcrCheckpointSensor(RegionSensor):
     """Waits until a region has a current published checkpoint that holds the records of the run's data interval.
 

@@ -270,8 +270,6 @@ def _probe(probes: StoreProbes, waits: Collection[TriggerWait]) -> _Found:
     return found
 
 
-# `RegionTrigger`: waits for a region without holding a worker's slot.
-
 DEFAULT_INTERVAL: Final = 1.0
 """Seconds between two probes, where `[kcr] poll_interval` does not say."""
 
