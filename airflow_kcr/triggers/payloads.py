@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self, TypeAlias, cast
+from typing import Final, Self, TypeAlias, cast
 
 from airflow_kcr import goals
-from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
+from airflow_kcr.errors import ConfigurationError, KcrError, RefusedError, StoreUnavailable, TimedOut
 from airflow_kcr.goals import WaitingFor
 from airflow_kcr.protocol import documents
 
@@ -87,6 +87,13 @@ class Status(StrEnum):
     """The store did not answer for too long."""
 
 
+_ERRORS: Final[Mapping[Status, type[KcrError]]] = {
+    Status.REFUSED: RefusedError,
+    Status.TIMED_OUT: TimedOut,
+    Status.STORE_AWAY: StoreUnavailable,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerAnswer:
     """What a trigger's event says."""
@@ -105,15 +112,8 @@ class TriggerAnswer:
         Raises:
             RefusedError, TimedOut, StoreUnavailable: it was not, with the event's detail.
         """
-        match self.status:
-            case Status.REACHED:
-                return
-            case Status.REFUSED:
-                raise RefusedError(self.detail)
-            case Status.TIMED_OUT:
-                raise TimedOut(self.detail)
-            case Status.STORE_AWAY:
-                raise StoreUnavailable(self.detail)
+        if self.status is not Status.REACHED:
+            raise _ERRORS[self.status](self.detail)
 
     @classmethod
     def from_json(cls, event: Mapping[str, object] | None) -> Self:
