@@ -1,7 +1,8 @@
 """Which tests kill a mutant: a plugin of pytest that collects tests once, and runs each mutant's in a forked process.
 
 A first child runs every test, and notes which functions each of them calls. For a mutant only these tests are run, the
-shortest first, with the changed code in the function's place.
+shortest first, with the changed code in the function's place. Where some tests may go, a mutant that one of them kills
+is shown to the others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Final, Generic, Self, TypeVar, cast
@@ -75,17 +77,26 @@ class Killing:
         root: The folder of the modules, whose calls are noted.
         at_once: How many processes run them.
         finds_all: Run all of a mutant's tests, not only up to the first that fails.
+        going: Tests that may go, by their names without parameters.
         tell: Called with each verdict.
     """
 
     def __init__(
-        self, mutants: Iterable[Mutant], *, root: Path, at_once: int, finds_all: bool, tell: Callable[[Verdict], None]
+        self,
+        mutants: Iterable[Mutant],
+        *,
+        root: Path,
+        at_once: int,
+        finds_all: bool,
+        tell: Callable[[Verdict], None],
+        going: frozenset[str] = frozenset(),
     ) -> None:
         self._mutants = list(mutants)
         self._root = str(root)
         self._at_once = at_once
         self._finds_all = finds_all
         self._tell = tell
+        self._going = going
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -148,13 +159,24 @@ class Killing:
     def _killers(self, mutant: Mutant, items: list[pytest.Item], functions: list[FunctionType]) -> tuple[str, ...]:
         for function in functions:
             function.__code__ = mutant.code
-        killers = []
-        for item, after in _with_next(items):
-            if _fails(item, after):
-                killers.append(item.nodeid)
-                if not self._finds_all:
-                    break
-        return tuple(killers)
+        if not self._going:
+            return _failing(items, at_most=None if self._finds_all else 1)
+        going = [item for item in items if without_parameters(item.nodeid) in self._going]
+        if not (first := _failing(going, at_most=1)):
+            return ()
+        others = _failing([item for item in items if item not in going], at_most=1)
+        return first + others if others else _failing(going)
+
+
+def without_parameters(test: str) -> str:
+    """Return the name of a test's function."""
+    return test.partition("[")[0]
+
+
+def _failing(items: list[pytest.Item], *, at_most: int | None = None) -> tuple[str, ...]:
+    for first in items[:1]:
+        first.session._setupstate.teardown_exact(first)  # of what was run before, and stopped at
+    return tuple(islice((item.nodeid for item, after in _with_next(items) if _fails(item, after)), at_most))
 
 
 def _fails(item: pytest.Item, after: pytest.Item | None) -> bool:
@@ -162,7 +184,7 @@ def _fails(item: pytest.Item, after: pytest.Item | None) -> bool:
 
 
 def _with_next(items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
-    return zip(items, [*items[1:], None], strict=True)
+    return zip(items, [*items[1:], None], strict=False)
 
 
 def _outermost(code: CodeType) -> str:

@@ -79,16 +79,11 @@ def test_filters_calls_and_loops_are_changed(tmp_path: Path, body: str, change: 
     assert changes(tmp_path, f"def f(xs, ys):\n    {body}\n") == [f"f:2: {change}"]
 
 
-def test_a_change_that_no_test_notices_is_listed(tmp_path: Path) -> None:
-    (tmp_path / "module.py").write_text(MODULE, encoding="utf-8")
-    (tmp_path / "test_module.py").write_text(TESTS.format(folder=str(tmp_path)), encoding="utf-8")
-    asked = [
-        str(tmp_path / "module.py"),
-        "--tests",
-        str(tmp_path / "test_module.py"),
-        "--all",
-        str(tmp_path / "killers"),
-    ]
+def run(folder: Path, *more: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run the mutants of the module against its tests; return how that ended, and the mutants that it lists."""
+    (folder / "module.py").write_text(MODULE, encoding="utf-8")
+    (folder / "test_module.py").write_text(TESTS.format(folder=str(folder)), encoding="utf-8")
+    asked = [str(folder / "module.py"), "--tests", str(folder / "test_module.py"), *more]
     ended = subprocess.run(
         [sys.executable, "-m", "tests.mutation", *asked],
         cwd=ROOT,
@@ -98,7 +93,12 @@ def test_a_change_that_no_test_notices_is_listed(tmp_path: Path) -> None:
         check=False,
     )
     listed = [line.partition("module.py:")[2] for line in ended.stdout.splitlines() if "module.py:" in line]
-    assert sorted(listed) == [
+    return ended, sorted(listed)
+
+
+def test_a_change_that_no_test_notices_is_listed(tmp_path: Path) -> None:
+    ended, listed = run(tmp_path, "--all", str(tmp_path / "killers"))
+    assert listed == [
         "12: Row.raised: `by < 0 or by > 9` becomes `by > 9 or by > 9` (2 tests)",
         "12: Row.raised: `by < 0` becomes `by <= 0` (2 tests)",
     ], ended.stdout + ended.stderr
@@ -106,3 +106,15 @@ def test_a_change_that_no_test_notices_is_listed(tmp_path: Path) -> None:
     killers = json.loads((tmp_path / "killers").read_text(encoding="utf-8")).values()
     assert {len(tests) for tests in killers} == {0, 1, 2}
     assert ended.returncode == 1
+
+
+def test_a_change_that_only_tests_notice_that_may_go_is_listed_with_them(tmp_path: Path) -> None:
+    going = tmp_path / "going"
+    going.write_text("test_module.py::test_it_is_raised\n", encoding="utf-8")
+    ended, listed = run(tmp_path, "--without", str(going))
+    assert [line.partition(" (")[0] for line in listed] == [
+        "14: Row.raised: `a` is not replaced",
+        "14: Row.raised: `b` is not replaced",
+        "14: Row.raised: `self.a + by` becomes `self.a - by`",
+    ], ended.stdout + ended.stderr
+    assert all("only" in line and line.endswith("::test_it_is_raised)") for line in listed)
