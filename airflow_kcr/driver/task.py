@@ -210,16 +210,6 @@ class RunningApplication:
         return ", ".join(part for part in known if part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A line for people."""
-
-    level: int
-    """As in `logging`."""
-
-    text: str
-
-
 class Sieve:
     """Takes an application's output line by line, and says what of it is for people.
 
@@ -234,8 +224,8 @@ class Sieve:
         self.verdict = ""
         """What the application said when it ended; empty where it said nothing."""
 
-    def take(self, line: str) -> Shown | None:
-        """Return what to show of a line; None: nothing."""
+    def take(self, line: str) -> tuple[int, str] | None:
+        """Return what to show of a line, with its level as in `logging`; None: nothing."""
         line = line.rstrip()
         text = line
         if match := _LOG.match(line):
@@ -250,4 +240,4 @@ class Sieve:
         if self._level is None or not line:
             self.hidden.append(line)
             return None
-        return Shown(level=self._level, text=text)
+        return self._level, text

@@ -224,8 +224,14 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             if application is not None:
                 self.application = application
                 self._heard(application)
-            elif (shown := self._sieve.take(line)) is not None:
-                self.log.log(max(shown.level, logging.INFO), "%s", shown.text)
+            else:
+                self._show(line)
+
+    def _show(self, line: str) -> None:
+        """Log what of a line is for people."""
+        if (found := self._sieve.take(line)) is not None:
+            level, text = found
+            self.log.log(max(level, logging.INFO), "%s", text)
 
     def _of_cluster(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield the lines that the provider reads the application's names and status from, each name once."""
@@ -242,8 +248,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
                 # The provider takes the first word that begins as a name does; a path on the same line may have one.
                 on_yarn = re.search(_ON_YARN, line)
                 yield line if on_yarn is None else on_yarn[0]
-            elif (shown := self._sieve.take(line)) is not None:
-                self.log.log(max(shown.level, logging.INFO), "%s", shown.text)
+            else:
+                self._show(line)
 
     def tell_to_drain(self) -> None:
         """Tell a driver on this machine that its task is about to go, seconds before it could see that itself.

@@ -16,7 +16,7 @@ SPARK = "26/01/01 12:00:00 INFO SparkContext: Running Spark version 4.0.1"
 
 def shown(*lines: str) -> list[tuple[int, str]]:
     sieve = Sieve()
-    return [(found.level, found.text) for line in lines if (found := sieve.take(f"{line}\n")) is not None]
+    return [found for line in lines if (found := sieve.take(f"{line}\n")) is not None]
 
 
 def test_an_application_survives_the_way_through_a_line() -> None:
@@ -62,4 +62,4 @@ def test_the_last_hidden_lines_are_kept_and_the_verdict_too() -> None:
     found = sieve.take("kcr: there is no region flights\n")
     assert (len(sieve.hidden), sieve.hidden[0]) == (KEPT, "Spark says 5")
     assert found is not None
-    assert (found.level, sieve.verdict) == (logging.ERROR, "there is no region flights")
+    assert (found[0], sieve.verdict) == (logging.ERROR, "there is no region flights")
