@@ -344,6 +344,20 @@ def test_a_request_that_has_ended_does_not_come_back() -> None:
     assert requests.requeued(region, RequestId("n")) is region
 
 
+def test_an_undone_checkpoint_no_longer_covers_a_boundary() -> None:
+    driver = hourly()
+    located(driver, boundary(1), 10)
+    driver.process()
+    driver.request_checkpoint("n", boundary=boundary(1))
+    sequence = driver.complete()
+    region = driver.region
+    covering = timelines.covering(region, boundary(1))
+    assert covering is not None
+    assert covering.sequence == sequence
+    undone = region.with_checkpoint(replace(region.checkpoints[sequence], undone_by=region.timeline))
+    assert timelines.covering(undone, boundary(1)) is None
+
+
 def test_a_reset_puts_the_request_of_the_open_checkpoint_back_into_the_queue() -> None:
     driver = running()
     driver.request_checkpoint("n")
