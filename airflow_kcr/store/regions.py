@@ -18,19 +18,8 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
 from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.region import batches, claims, decisions, lifecycle
+from airflow_kcr.protocol.region import batches, claims, commands, decisions, lifecycle
 from airflow_kcr.protocol.region.archive import ResetPage
-from airflow_kcr.protocol.region.commands import (
-    Command,
-    DeclareRegion,
-    DeleteRegion,
-    FinishBatch,
-    Heartbeat,
-    ReadRegion,
-    Renew,
-    RetireCheckpoints,
-    StartBatch,
-)
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch, Outcome
@@ -113,7 +102,7 @@ class Replayed:
     """How much of that was started again since."""
 
 
-B = TypeVar("B", StartBatch, FinishBatch)
+B = TypeVar("B", commands.StartBatch, commands.FinishBatch)
 
 Rule: TypeAlias = Callable[[Region, datetime], tuple[Region, A]]
 """A pure decision: the region and the store's clock in, the region and an answer out; or it raises, and nothing has
@@ -125,7 +114,7 @@ BatchRule: TypeAlias = Callable[[Region, datetime, B], tuple[Region, A]]
 
 # The store
 
-ONCE: Final = (DeclareRegion, DeleteRegion)
+ONCE: Final = (commands.DeclareRegion, commands.DeleteRegion)
 """Commands that are not repeated: what is there after the first can't be told from what another caller did."""
 
 
@@ -136,7 +125,7 @@ class RegionStore(ABC):
     SchemaMissing, SchemaTooOld or SchemaTooNew, and OutcomeUnknown where the answer to COMMIT was lost.
     """
 
-    def handle(self, name: RegionName, command: Command[A]) -> A:
+    def handle(self, name: RegionName, command: commands.Command[A]) -> A:
         """Handle a command and return its answer; where the answer to its COMMIT was lost, it is given once more.
 
         Raises:
@@ -150,29 +139,29 @@ class RegionStore(ABC):
                 raise
             return cast("A", self._handled(name, command))
 
-    def _handled(self, name: RegionName, command: Command[object]) -> object:
+    def _handled(self, name: RegionName, command: commands.Command[object]) -> object:
         match command:
-            case StartBatch():
+            case commands.StartBatch():
                 return self.admit(name, command, batches.start)
-            case FinishBatch():
+            case commands.FinishBatch():
                 self._finish_batch(name, command)
                 return None
-            case Renew():
+            case commands.Renew():
                 return self._renew(name, command)
-            case ReadRegion():
+            case commands.ReadRegion():
                 return self.read_as(name, command.member, lambda region, now: claims.shown(region, now, command))
-            case RetireCheckpoints():
+            case commands.RetireCheckpoints():
                 return self._retire(name)
-            case DeclareRegion():
+            case commands.DeclareRegion():
                 return self.create(name, lambda now: lifecycle.declare(name, now, command))
-            case DeleteRegion():
+            case commands.DeleteRegion():
                 self.delete(name, lifecycle.require_deletable)
                 return None
             case _:
                 region, answer = self.decide(name, lambda region, now: decisions.decide(region, now, command))
                 return region if answer is None else answer
 
-    def _finish_batch(self, name: RegionName, command: FinishBatch) -> None:
+    def _finish_batch(self, name: RegionName, command: commands.FinishBatch) -> None:
         try:
             self.admit(name, command, batches.finish)
         except BatchRefused:
@@ -180,7 +169,7 @@ class RegionStore(ABC):
             if row is None or row.outcome is not Outcome.DONE or row.incarnation != command.incarnation:
                 raise
 
-    def _renew(self, name: RegionName, command: Renew) -> Heartbeat:
+    def _renew(self, name: RegionName, command: commands.Renew) -> commands.Heartbeat:
         renewal = Renewal(region=name, command=command)
         heartbeat = self.renew([renewal]).get(renewal)
         if heartbeat is None:

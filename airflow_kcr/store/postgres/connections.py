@@ -21,15 +21,7 @@ from airflow_kcr import libpq
 from airflow_kcr.errors import StoreBusy, StoreRefused
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.store.postgres.failures import (
-    FAILURES,
-    UNDEFINED,
-    Address,
-    before_commit,
-    cause_of,
-    outcome_unknown,
-    unstorable,
-)
+from airflow_kcr.store.postgres import failures
 from airflow_kcr.store.postgres.revision import require_current
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import Statement
@@ -91,7 +83,7 @@ def connect_under(engine: Engine, settings: Mapping[str, str]) -> None:
         engine: not connected yet.
         settings: of the server, by their names.
     """
-    address = Address(engine.url)
+    address = failures.Address(engine.url)
 
     def connect(_dialect: Dialect, _record: object, _args: object, parameters: dict[str, object]) -> libpq.Connection:
         try:
@@ -144,8 +136,8 @@ def server_at(url: str | URL) -> Server:
         with engine.connect() as connection:
             version, is_standby, now = connection.execute(_SERVER).one()
             is_pooled = driver_of(connection.connection).is_pooled
-    except FAILURES as error:
-        raise before_commit(error, Address(engine.url), monotonic() - began) from error
+    except failures.FAILURES as error:
+        raise failures.before_commit(error, failures.Address(engine.url), monotonic() - began) from error
     finally:
         engine.dispose()
     return Server(version=version, is_standby=is_standby, is_pooled=is_pooled, now=now)
@@ -183,7 +175,7 @@ def read_again(read: Callable[P, A]) -> Callable[P, A]:
         try:
             return read(*args, **kwargs)
         except StoreBusy as busy:
-            if libpq.sqlstate_of(cause_of(busy.__cause__)) != IDLE:
+            if libpq.sqlstate_of(failures.cause_of(busy.__cause__)) != IDLE:
                 raise
         return read(*args, **kwargs)
 
@@ -201,7 +193,7 @@ class Connections:
     def __init__(self, engine: Engine, read_rules: Callable[[str], RegionRules]) -> None:
         self._engine = engine
         self._read_rules = read_rules
-        self._address = Address(engine.url)
+        self._address = failures.Address(engine.url)
         self._schema_is_current = False
 
     @contextmanager
@@ -217,7 +209,7 @@ class Connections:
             try:
                 driver.settle()
             except libpq.CommitLost as lost:
-                raise outcome_unknown(self._address, monotonic() - started) from lost
+                raise failures.outcome_unknown(self._address, monotonic() - started) from lost
 
     @contextmanager
     def snapshot(self, first: Statement, **parameters: object) -> Iterator[Session]:
@@ -229,7 +221,7 @@ class Connections:
         """
         with self._begun(_SNAPSHOT, first, parameters) as (session, driver):
             yield session
-            with suppress(*FAILURES):
+            with suppress(*failures.FAILURES):
                 driver.commit()
 
     def answer(self, statement: Statement, **parameters: object) -> Sequence[Found]:
@@ -274,8 +266,8 @@ class Connections:
             except BaseException:
                 _give_back(lent)
                 raise
-        except FAILURES as error:
-            cause = cause_of(error)
+        except failures.FAILURES as error:
+            cause = failures.cause_of(error)
             if is_again or not (libpq.is_lost(cause) or libpq.sqlstate_of(cause) in _REPLACED):
                 raise
         self._engine.dispose()
@@ -285,13 +277,13 @@ class Connections:
     def _translating(self, started: float) -> Iterator[None]:
         try:
             yield
-        except FAILURES as error:
-            if libpq.sqlstate_of(cause_of(error)) in UNDEFINED:
+        except failures.FAILURES as error:
+            if libpq.sqlstate_of(failures.cause_of(error)) in failures.UNDEFINED:
                 self._schema_is_current = False
                 self.require_schema()
-            raise before_commit(error, self._address, monotonic() - started) from error
+            raise failures.before_commit(error, self._address, monotonic() - started) from error
         except UnicodeEncodeError as error:
-            raise unstorable() from error
+            raise failures.unstorable() from error
 
     def require_schema(self) -> None:
         """Check whether the schema is this program's: once, and again after something was found to be missing."""
@@ -300,8 +292,8 @@ class Connections:
         started = monotonic()
         try:
             require_current(self._engine)
-        except FAILURES as error:
-            raise before_commit(error, self._address, monotonic() - started) from error
+        except failures.FAILURES as error:
+            raise failures.before_commit(error, self._address, monotonic() - started) from error
         self._schema_is_current = True
 
 
@@ -311,6 +303,6 @@ def _give_back(lent: PoolProxiedConnection) -> None:
         driver = driver_of(lent)
         driver.rollback()
         driver.take_mode(libpq.WRITING)
-    except FAILURES:
+    except failures.FAILURES:
         lent.invalidate()
     lent.close()

@@ -16,22 +16,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from airflow_kcr import libpq
-from airflow_kcr.errors import (
-    BatchRefused,
-    GroupInOtherRegion,
-    InvalidIdentifier,
-    KcrError,
-    NumberOutOfRange,
-    OffsetOutsideLog,
-    OutcomeUnknown,
-    OverlappingOffsets,
-    RegionExists,
-    StoreBusy,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
+from airflow_kcr import errors, libpq
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -44,23 +29,22 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 UNDEFINED: Final = frozenset({"42P01", "42703", "3F000", "42883"})
 """Undefined table, column, schema or function: the schema is not the one that this program was written for."""
 
-_BY_CONSTRAINT: Final[Mapping[str, type[KcrError]]] = MappingProxyType(
+_BY_CONSTRAINT: Final[Mapping[str, tuple[type[errors.KcrError], str | None]]] = MappingProxyType(
     {
-        "region_name_key": RegionExists,
-        "consumer_group_cluster_id_group_id_key": GroupInOtherRegion,
-        "batch_region_id_batch_id_key": BatchRefused,
-        "contribution_offset_pkey": OverlappingOffsets,
-        "initial_offset_inside_log": OffsetOutsideLog,
+        "region_name_key": (errors.RegionExists, None),
+        "consumer_group_cluster_id_group_id_key": (errors.GroupInOtherRegion, None),
+        "batch_region_id_batch_id_key": (
+            errors.BatchRefused,
+            "a batch of this id exists already; make a new id for every batch",
+        ),
+        "contribution_offset_pkey": (
+            errors.OverlappingOffsets,
+            "two members contributed one partition to the same checkpoint",
+        ),
+        "initial_offset_inside_log": (errors.OffsetOutsideLog, "an initial offset lies outside of its log"),
     }
 )
-
-_SENTENCES: Final[Mapping[type[KcrError], str]] = MappingProxyType(
-    {
-        BatchRefused: "a batch of this id exists already; make a new id for every batch",
-        OverlappingOffsets: "two members contributed one partition to the same checkpoint",
-        OffsetOutsideLog: "an initial offset lies outside of its log",
-    }
-)
+"""What a row is refused for, and what is said of it; None: the caller knows the names."""
 
 
 class Address:
@@ -85,7 +69,7 @@ def cause_of(error: BaseException | None) -> BaseException | None:
     return error.orig if isinstance(error, DBAPIError) else error
 
 
-def before_commit(error: Exception, address: Address, seconds: float) -> KcrError:
+def before_commit(error: Exception, address: Address, seconds: float) -> errors.KcrError:
     """Return the error for a failure before COMMIT was sent: nothing was changed.
 
     Args:
@@ -94,67 +78,71 @@ def before_commit(error: Exception, address: Address, seconds: float) -> KcrErro
         seconds: how long the call has been trying.
     """
     if isinstance(error, PoolTimeout):
-        return StoreBusy(f"no connection to the store at {address} became free in {seconds:.1f} s; nothing was changed")
+        return errors.StoreBusy(
+            f"no connection to the store at {address} became free in {seconds:.1f} s; nothing was changed"
+        )
     cause = cause_of(error)
     state = libpq.sqlstate_of(cause)
     if isinstance(cause, psycopg.Error) and cause.diag.constraint_name:
         return _by_constraint(cause.diag.constraint_name)
     if state in libpq.BUSY:
-        return StoreBusy(
+        return errors.StoreBusy(
             f"the store at {address} gave the transaction up after {seconds:.1f} s: {libpq.BUSY[state]}; "
             "nothing was changed, ask again"
         )
     if state in libpq.AWAY:
-        return StoreUnavailable(
+        return errors.StoreUnavailable(
             f"the store at {address} can't be used ({libpq.AWAY[state]}); tried for {seconds:.1f} s, "
             "nothing was changed"
         )
     if state in _REFUSED:
-        return StoreRefused(f"the store at {address} can't be used: {_REFUSED[state]}; nothing was changed")
+        return errors.StoreRefused(f"the store at {address} can't be used: {_REFUSED[state]}; nothing was changed")
     if libpq.is_lost(cause) or state.startswith("08"):
         return _not_reached(cause, address, seconds)
-    return _by_value(cause, state) or StoreError(
+    return _by_value(cause, state) or errors.StoreError(
         f"the store at {address} refused a statement (SQLSTATE {state or 'none'}, {type(error).__name__}); "
         "nothing was changed"
     )
 
 
-def _not_reached(cause: BaseException | None, address: Address, seconds: float) -> StoreUnavailable:
+def _not_reached(cause: BaseException | None, address: Address, seconds: float) -> errors.StoreUnavailable:
     """Return the error for a connection that is lost, or was never made."""
     known = libpq.not_made(str(cause))
     if known is not None and known.is_refusal:
-        return StoreRefused(f"the store at {address} can't be used: {known.why}; nothing was changed")
+        return errors.StoreRefused(f"the store at {address} can't be used: {known.why}; nothing was changed")
     reason = "" if known is None else f" ({known.why})"
-    return StoreUnavailable(
+    return errors.StoreUnavailable(
         f"the store at {address} can't be reached{reason}; tried for {seconds:.1f} s, nothing was changed"
     )
 
 
-def outcome_unknown(address: Address, seconds: float) -> OutcomeUnknown:
+def outcome_unknown(address: Address, seconds: float) -> errors.OutcomeUnknown:
     """Return the error for a COMMIT whose answer was lost."""
-    return OutcomeUnknown(
+    return errors.OutcomeUnknown(
         f"the connection to the store at {address} was lost while COMMIT was on its way, after {seconds:.1f} s; "
         "read what became of it before asking again"
     )
 
 
-def unstorable() -> InvalidIdentifier:
+def unstorable() -> errors.InvalidIdentifier:
     """Return the error for a name that no text of Postgres can be."""
-    return InvalidIdentifier("a name in this request holds NUL or half of a surrogate pair; the store can't keep it")
+    return errors.InvalidIdentifier(
+        "a name in this request holds NUL or half of a surrogate pair; the store can't keep it"
+    )
 
 
-def _by_constraint(name: str) -> KcrError:
-    kind = _BY_CONSTRAINT.get(name)
-    if kind is not None:
-        return kind(_SENTENCES.get(kind))
+def _by_constraint(name: str) -> errors.KcrError:
+    if name in _BY_CONSTRAINT:
+        kind, sentence = _BY_CONSTRAINT[name]
+        return kind(sentence)
     if name.endswith(("_not_negative", "_not_empty")):
-        return NumberOutOfRange(f"the store refused a number (constraint {name}); nothing was changed")
-    return StoreError(f"the store refused a row (constraint {name}); nothing was changed")
+        return errors.NumberOutOfRange(f"the store refused a number (constraint {name}); nothing was changed")
+    return errors.StoreError(f"the store refused a row (constraint {name}); nothing was changed")
 
 
-def _by_value(cause: BaseException | None, state: str) -> KcrError | None:
+def _by_value(cause: BaseException | None, state: str) -> errors.KcrError | None:
     if state == "22003":
-        return NumberOutOfRange("a number does not fit into the store's 64 bits; nothing was changed")
+        return errors.NumberOutOfRange("a number does not fit into the store's 64 bits; nothing was changed")
     # NUL is found by the driver, which then has no SQLSTATE; a wrong encoding by the server.
     if state in {"22021", "22P05"} or (isinstance(cause, psycopg.DataError) and not state):
         return unstorable()

@@ -22,7 +22,7 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
-from airflow_kcr.store.postgres import layouts
+from airflow_kcr.store.postgres import layouts, row_layout
 from airflow_kcr.store.postgres.archive import PostgresArchive
 from airflow_kcr.store.postgres.layouts import (
     BATCHES,
@@ -38,25 +38,16 @@ from airflow_kcr.store.postgres.layouts import (
     SEEKS,
     contributions_from,
 )
-from airflow_kcr.store.postgres.row_layout import (
-    PARTITION,
-    arrays_of,
-    assigned,
-    listed,
-    named,
-    partition_columns,
-    scattered,
-)
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import load
 
 SQL: Final = load(
     "region",
     region=layouts.HEAD,
-    head_columns=named(layouts.HEAD_COLUMNS),
-    given_head=named(layouts.HEAD_COLUMNS, "n"),
-    set_head=assigned(layouts.HEAD_COLUMNS, "n"),
-    set_moving=assigned(layouts.MOVING_COLUMNS, "n"),
+    head_columns=row_layout.named(layouts.HEAD_COLUMNS),
+    given_head=row_layout.named(layouts.HEAD_COLUMNS, "n"),
+    set_head=row_layout.assigned(layouts.HEAD_COLUMNS, "n"),
+    set_moving=row_layout.assigned(layouts.MOVING_COLUMNS, "n"),
     member=MEMBERS.selected("t"),
     lease=LEASES.selected("t"),
     checkpoint=CHECKPOINTS.selected("t"),
@@ -67,15 +58,15 @@ SQL: Final = load(
     initial=INITIAL.gathered("t"),
     boundary_offsets=BOUNDARY_OFFSETS.gathered("t"),
     boundary_offset=BOUNDARY_OFFSETS.selected("t"),
-    offsets=arrays_of((*PARTITION, "next_offset"), "t"),
-    partitions=arrays_of(PARTITION, "t"),
+    offsets=row_layout.arrays_of((*row_layout.PARTITION, "next_offset"), "t"),
+    partitions=row_layout.arrays_of(row_layout.PARTITION, "t"),
     seeks=SEEKS.gathered("t"),
     contributions=layouts.CONTRIBUTIONS,
     batch=layouts.BATCH,
     batch_alone=layouts.BATCH_ALONE,
-    ranges=arrays_of((*PARTITION, "from_offset", "to_offset"), "g"),
-    claim_values=arrays_of(CLAIMS.values, "t"),
-    reset_states=listed(f"'{state}'" for state in sorted(RESET_STATES)),
+    ranges=row_layout.arrays_of((*row_layout.PARTITION, "from_offset", "to_offset"), "g"),
+    claim_values=row_layout.arrays_of(CLAIMS.values, "t"),
+    reset_states=row_layout.listed(f"'{state}'" for state in sorted(RESET_STATES)),
 )
 
 _HEAD: Final = 4
@@ -118,7 +109,7 @@ def region_of(session: Session, name: RegionName, row: Found) -> Region:
         read_backs={number: offsets for number, offsets in read.items() if offsets},
         frozen={}
         if open_checkpoint is None
-        else {open_checkpoint: frozenset(GroupPartition(g, t, p) for g, t, p in scattered(frozen))},
+        else {open_checkpoint: frozenset(GroupPartition(g, t, p) for g, t, p in row_layout.scattered(frozen))},
         seek_maps=_seek_maps(region, seeks),
     )
 
@@ -132,7 +123,7 @@ def worked_at(row: Found) -> datetime | None:
 def _map_of(region: Region, gathered: list[Any]) -> dict[CheckpointNumber, OffsetMap]:
     """Return the offsets that were read of the restore point, where it is a checkpoint."""
     checkpoint = region.restore_checkpoint
-    return {} if checkpoint is None else {checkpoint.sequence: layouts.offset_map(scattered(gathered))}
+    return {} if checkpoint is None else {checkpoint.sequence: layouts.offset_map(row_layout.scattered(gathered))}
 
 
 def _seek_maps(region: Region, gathered: list[Any]) -> dict[Epoch, SeekMap]:
@@ -241,7 +232,7 @@ def region_for_batch(
     if isinstance(command, FinishBatch):
         rows = session.rows(SQL["admit_finish"], **who)
     else:
-        rows = session.rows(SQL["admit_start"], **who, **partition_columns(command.ranges))
+        rows = session.rows(SQL["admit_start"], **who, **row_layout.partition_columns(command.ranges))
     if not rows:
         return None
     row = rows[0]
@@ -251,7 +242,7 @@ def region_for_batch(
         return region_of(session, name, row), row[0]
     member_row, lease, checkpoint, running, *gathered = row[_HEAD:]
     if isinstance(command, FinishBatch):
-        found = list(scattered(gathered))
+        found = list(row_layout.scattered(gathered))
         claimed = [(*columns[:3], *columns[5:]) for columns in found if columns[_CLAIMED] is not None]
         claims = CLAIMS.read(list(zip(*claimed, strict=True)))
         if running:
@@ -282,5 +273,7 @@ def _boundaries_in(
     if limit is None:
         return {}
     topic_ids = [claim.topic_id for claim in claims.values()]
-    rows = session.rows(SQL["boundaries_in"], boundary=limit, topic_ids=topic_ids, **partition_columns(claims))
+    rows = session.rows(
+        SQL["boundaries_in"], boundary=limit, topic_ids=topic_ids, **row_layout.partition_columns(claims)
+    )
     return BOUNDARY_OFFSETS.read(list(zip(*rows, strict=True)))
