@@ -103,6 +103,15 @@ def test_or_by_the_very_process_that_lost_its_lease() -> None:
     assert not happened(driver, events.MemberRegistered)[-1].took_over
 
 
+def test_a_takeover_waits_for_a_drain_until_the_member_has_contributed() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    with pytest.raises(MemberInUse, match=r"g\[0\] is draining for checkpoint 2; the takeover waits for that"):
+        arrive(driver, driver.member(0), takeover=True)
+    driver.contribute(driver.member(0))
+    assert arrive(driver, driver.member(0), takeover=True).members[driver.member(0)].incarnation == 2
+
+
 def test_what_the_superseded_incarnation_left_running_has_a_moment_from_which_it_can_not_write() -> None:
     driver = running()
     batch = driver.start_batch(driver.member(0))
