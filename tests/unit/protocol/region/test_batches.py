@@ -225,6 +225,15 @@ def test_an_end_of_another_incarnation_is_refused() -> None:
         end(driver, batch)
 
 
+def test_an_end_in_another_epoch_or_state_is_refused() -> None:
+    driver = one()
+    batch = driver.start_batch(driver.member(0))
+    with pytest.raises(errors.StaleEpoch):
+        end(driver, batch, region=replace(driver.region, epoch=Epoch(2)))
+    with pytest.raises(errors.BatchRefused, match="is halted; the work of batch"):
+        end(driver, batch, region=replace(driver.region, state=rows.RegionState.HALTED))
+
+
 def test_an_end_whose_claim_has_gone_is_refused() -> None:
     driver = one(partitions=2)
     batch = driver.start_batch(driver.member(0))

@@ -159,6 +159,21 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
     assert positions(reset) == [0, 0, 0, 0]
 
 
+def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -> None:
+    driver = running()
+    driver.process()
+    driver.handle(commands.StopRegion())
+    failing(driver)
+    driver.finish_reset()
+    assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.STOP
+    assert (
+        len([b for b in happened(driver, events.CheckpointRequested) if b.purpose is rows.CheckpointPurpose.STOP]) == 1
+    )
+    drained(driver)
+    assert state(driver) is rows.RegionState.STOPPED
+    judge(driver)
+
+
 HALTS: dict[str, Callable[[Driver], commands.Command[object]]] = {
     "foreign consumer": lambda driver: commands.ReportForeignConsumer(text="a stranger"),
     "restored store": lambda driver: memory(driver, epoch=5),
