@@ -189,7 +189,7 @@ class ControlConsumer:
         self._joined_at = 0.0
         self._muted = threading.Event()
         self._ends_by: float | None = None
-        """When the caller of `end` stops waiting; None: nobody has asked for the end."""
+        """When the caller of `end` stops waiting; None: the end was not asked for."""
 
         self._thread = threading.Thread(target=self._run, name=f"kcr-events-{group}", daemon=True)
         self._thread.start()
