@@ -208,6 +208,18 @@ def test_an_empty_claim_counts_too() -> None:
     assert claim_of(driver, 0).owner is None
 
 
+def test_a_rebalance_is_absorbed_at_the_resume_point_where_nothing_has_begun() -> None:
+    driver = running(partitions=2)
+    driver.claim(driver.member(0), list(driver.logs))
+    driver.claim(driver.member(1), [])
+    assert {c.owner for c in driver.region.claims.values()} == {driver.member(0)}
+    assert happened(driver, events.Claimed)[-2].taken == {driver.partition(1): driver.member(1)}
+    assert claim_of(driver, 1).last_owner == driver.member(1)
+    assert causes(driver) == ["start"]
+    driver.process(driver.member(0))
+    judge(driver)
+
+
 def test_a_members_own_reclaim_keeps_position_and_running_batch() -> None:
     driver = one_member()
     driver.process()

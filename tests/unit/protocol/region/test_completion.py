@@ -30,7 +30,7 @@ from airflow_kcr.protocol.values import (
 )
 from tests.support.driver import Driver
 from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
-from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
+from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
 
 
 def draining(*, partitions: int = 4, members: int = 2) -> Driver:
@@ -384,3 +384,11 @@ def test_a_member_speaks_only_for_what_it_holds_now() -> None:
     driver.clock.advance(60)
     with pytest.raises(errors.LeaseExpired):
         driver.read_back(driver.member(0))
+
+
+def test_a_stop_that_was_taken_back_at_its_completion_goes_on() -> None:
+    driver = started(Driver(members=1))
+    driver.handle(commands.StopRegion())
+    driver.handle(commands.StartRegion())
+    driver.complete()
+    assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)

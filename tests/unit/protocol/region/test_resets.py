@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, from_offsets
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, resets, rows
 from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
@@ -194,6 +194,14 @@ def test_a_region_without_a_reset_makes_no_progress_with_one() -> None:
     driver = running()
     region = driver.region
     assert resets.progress(region, driver.clock.now) is region
+
+
+def test_an_entry_once_written_never_changes() -> None:
+    driver = running()
+    fail(driver)
+    region = driver.region
+    late = SeekMap({driver.partition(0): SeekEntry(offset=Offset(99), source=SeekSource.EXPLICIT)})
+    assert resets.write_seek(region, driver.clock.now, late) is region
 
 
 # -- open entries -----------------------------------------------------------------------------------------------------
