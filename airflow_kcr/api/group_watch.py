@@ -87,6 +87,9 @@ class GroupWatch:
         except KcrError as error:
             _AGAIN.warning("the groups of region %s could not be checked: %s", self._region, error)
             return False
+        except Exception:  # noqa: BLE001 - what one check meets must not end all later ones
+            _AGAIN.exception("the groups of region %s could not be checked", self._region)
+            return False
         self._say(found)
         return any(found.foreign_consumers.values())
 

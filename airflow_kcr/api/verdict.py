@@ -223,6 +223,9 @@ class HistoryKeeper:
             except KcrError as error:
                 _LOG.warning("region %s: old history is dropped later: %s", self._region, error)
                 continue
+            except Exception:  # noqa: BLE001 - the history grows, which is no reason to end what processes records
+                _LOG.exception("region %s: old history is dropped later", self._region)
+                continue
             if dropped.violations:
                 _LOG.error(
                     "region %s: its old history stays, as it is not consistent; see kcr verify %s: %s",

@@ -4,6 +4,9 @@ A part that is gone, or has not answered for as long as a lease, ends the member
 without it, and its partitions would stand still for as long as its lease is renewed. The members leave their group, so
 that others take over as soon as the lease is over, and the process starts anew. The store and Kafka are no such parts:
 members wait for them.
+
+A thread of ours that ends by an error is such a part, too: whatever it was to do is not done any more, and it was the
+only one to notice.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from traceback import walk_tb
 from typing import Final
 
 from airflow_kcr.driver.member_pool import GRACE, MemberPool
@@ -25,6 +29,7 @@ from airflow_kcr.spark.pulse import Pulse
 POLL_PERIOD: Final = 0.5
 """Seconds between two looks at the parts."""
 
+_PACKAGE: Final = __name__.partition(".")[0]
 _LOG = logging.getLogger(__name__)
 
 
@@ -49,11 +54,13 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch for as long as the block lasts."""
+        before, threading.excepthook = threading.excepthook, self._thread_trouble
         self.pulse.start()
         threading.Thread(target=self._run, name="watches the parts", daemon=True).start()
         try:
             yield
         finally:
+            threading.excepthook = before
             self._over.set()
             self.pulse.end()
 
@@ -120,6 +127,14 @@ class Watch:
             if host.wait(0) is None and self._is_silent(str(host.who.member), host.turns, limit):
                 return f"the loop of {host.who.member} has not taken a turn for {limit.total_seconds():g} s"
         return ""
+
+    def _thread_trouble(self, error: threading.ExceptHookArgs) -> None:
+        """Say how a thread has ended; end the members, if it is one of ours."""
+        threading.__excepthook__(error)
+        modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.exc_traceback))
+        if any(module.startswith(f"{_PACKAGE}.") for module in modules) and not self._may_go():
+            name = "?" if error.thread is None else error.thread.name
+            self._end(f"the thread {name!r} has ended: {error.exc_type.__name__}")
 
     def _is_silent(self, part: str, answers: int, within: timedelta) -> bool:
         """Whether a part has not answered for so long; time in which this process itself was frozen does not count."""

@@ -503,3 +503,24 @@ def test_what_lasts_is_said_once_though_since_when_moves(
     watch.end()
     said = [record.getMessage() for record in caplog.records if "stalled" in record.getMessage()]
     assert said == [f"group g: {lasting[0]}"] * 2, "once, and once more after it was over"
+
+
+def test_a_check_that_fails_in_no_way_that_we_know_is_not_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries, over = iter((ValueError("a broker of another kind"), KeyError("t"))), threading.Event()
+
+    def found(*_: object) -> Validation:
+        if (error := next(tries, None)) is not None:
+            raise error
+        over.set()
+        return Validation(checks=(), foreign_consumers={}, is_news=False)
+
+    for name in ("DEBOUNCE", "PERIOD", "_POLL_PERIOD"):
+        monkeypatch.setattr(group_watch, name, 0.001)
+    monkeypatch.setattr(group_watch, "validate", found)
+    watch = GroupWatch(store_of(), NAME, [G], FakeCluster(), lambda: CheckpointNumber(0))
+    watch.start()
+    assert over.wait(10)
+    watch.end()
+    assert "a broker of another kind" in caplog.text

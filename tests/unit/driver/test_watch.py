@@ -236,3 +236,33 @@ def test_members_that_are_built_anew_are_watched_again(
 def test_the_jvm_of_spark_submit_is_the_parent() -> None:
     assert Pulse({GATEWAY: "1"}).pid == os.getppid()
     assert Pulse({}).pid is None
+
+
+class Stubborn:
+    """What one of our threads asks, and never gets."""
+
+    def wait(self, *_: object) -> bool:
+        raise ValueError
+
+
+def test_a_thread_of_ours_that_ends_by_an_error_ends_the_members(
+    watch: Watch, ended: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool, other = FakeMemberPool(), Pulse({})
+    other._over = cast("threading.Event", Stubborn())
+    watch.begin(LONG)
+    with watch.holding(pool_of(pool)):
+        other.start()
+        eventually(lambda: bool(ended), "the end")
+    assert pool.failed == ended == ['the thread "asks Spark\'s JVM" has ended: ValueError']
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_thread_of_others_may_end_as_it_likes(watch: Watch, ended: list[str]) -> None:
+    pool = FakeMemberPool()
+    watch.begin(LONG)
+    with watch.holding(pool_of(pool)):
+        thread = threading.Thread(target=Stubborn().wait)
+        thread.start()
+        thread.join(WITHIN)
+    assert pool.failed == ended == []
