@@ -258,6 +258,13 @@ def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
         driver.finish_batch(batch)
 
 
+def test_a_kill_of_a_stopped_region_raises_the_epoch_only() -> None:
+    driver = Driver()
+    driver.handle(commands.KillRegion())
+    assert (state(driver), driver.region.epoch) == (rows.RegionState.STOPPED, 1)
+    assert happened(driver, events.Stopped) == []
+
+
 def test_a_kill_fails_a_persons_reset_that_has_not_begun() -> None:
     driver = running()
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
