@@ -104,7 +104,9 @@ class SinkOfBatch:
 
     def __init__(self, sink: Sink, call: BatchCall) -> None:
         self._sink, self._call = sink, call
+        self._is_tried = False
         self._rest: Callable[[], object] | None = None
+        """Does what is left of a write that has succeeded."""
 
     def __repr__(self) -> str:
         return f"<{self._sink}, batch {self._call.batch}>"
@@ -119,16 +121,19 @@ class SinkOfBatch:
         Raises:
             SinkError: columns are missing or don't fit, or it was written to before.
         """
-        if self._rest is not None:
+        if self._is_tried:
             raise SinkError(f"{self!r} was written to already; a batch writes once to each sink: union the rows")
+        self._is_tried = True
         self._rest = self._sink.write(rows, self._call)
 
     def finish(self) -> object:
         """Do what is left, now that nothing of the batch runs any more.
 
         Raises:
-            SinkError: nothing was written, or the sink refuses.
+            SinkError: nothing was written, the write failed, or the sink refuses.
         """
+        if self._is_tried and self._rest is None:
+            raise SinkError(f"{self!r}: the write failed, and the pipeline went on; let its error through")
         if self._rest is None:
             raise SinkError(
                 f"{self!r} was not written to; write to each sink in every batch, a DataFrame without rows where there "

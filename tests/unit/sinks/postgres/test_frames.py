@@ -218,6 +218,18 @@ class TestOutput:
         with pytest.raises(SinkError, match="was written to already"):
             output.writers["x"].write(Rows())  # type: ignore[arg-type]
 
+    def test_that_failed_is_none_though_the_pipeline_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        output, done = self.output("x")
+        with monkeypatch.context() as failing:
+            failing.setattr(Rows, "save", lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                output.writers["x"].write(Rows())  # type: ignore[arg-type]
+        with pytest.raises(SinkError, match="was written to already"):
+            output.writers["x"].write(Rows())  # type: ignore[arg-type]
+        with pytest.raises(SinkError, match="the write failed, and the pipeline went on; let its error through"):
+            output.finish()
+        assert done == ["stage x"]
+
     def test_of_a_pipeline_without_sinks_is_nothing(self) -> None:
         output = Output()
         output.finish()
