@@ -84,7 +84,7 @@ def doctor(
 
     Example: kcr doctor -f flights.yaml
     """
-    from airflow_kcr.driver.parts import examine
+    from airflow_kcr.driver.doctor import examine
     from airflow_kcr.protocol.evidence import CheckVerdict
 
     spec = None if file is None else spec_in(file)

@@ -21,7 +21,8 @@ from datetime import timedelta
 from traceback import walk_tb
 from typing import Final
 
-from airflow_kcr.driver.member_pool import GRACE, MemberPool
+from airflow_kcr.driver.member_pool import MemberPool
+from airflow_kcr.driver.parent_watchdog import GRACE
 from airflow_kcr.driver.task import process_state
 from airflow_kcr.spark.engine import EngineLost
 from airflow_kcr.spark.pulse import Pulse

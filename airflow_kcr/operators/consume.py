@@ -417,7 +417,7 @@ class Intent:
 
     def _ask(self) -> None:
         from airflow_kcr.api import opened
-        from airflow_kcr.driver.member_pool import ask
+        from airflow_kcr.driver.parent_watchdog import ask
         from airflow_kcr.protocol.values import RequestId
 
         try:

@@ -245,7 +245,7 @@ def _open(url: URL) -> StoreProbes:
 
 def _ask_last(url: URL, region: str, request_id: str) -> None:
     from airflow_kcr.api.regions import opened
-    from airflow_kcr.driver.member_pool import ask
+    from airflow_kcr.driver.parent_watchdog import ask
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.protocol.values import RequestId
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from airflow_kcr.api.regions import opened
 from airflow_kcr.cli import app
-from airflow_kcr.driver import parts
+from airflow_kcr.driver import doctor
 from airflow_kcr.protocol.region.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.validation import Question
@@ -136,7 +136,7 @@ def test_a_store_out_of_reach_is_told_and_the_groups_are_looked_at_all_the_same(
 def test_a_server_that_is_not_as_needed_is_told(
     database_url: str, monkeypatch: pytest.MonkeyPatch, server: Server, verdict: str, told: str
 ) -> None:
-    monkeypatch.setattr(parts, "server_at", lambda url: server)
+    monkeypatch.setattr(doctor, "server_at", lambda url: server)
     status, lines = examine(store=database_url)
     assert (status, line(lines, "store")[0]) == (int(verdict == "failed"), verdict)
     assert told in line(lines, "store")[1]

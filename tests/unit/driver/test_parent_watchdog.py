@@ -12,8 +12,9 @@ from typing import cast
 
 import pytest
 
-from airflow_kcr.driver import member_pool as parent_watchdog_module
-from airflow_kcr.driver.member_pool import MemberPool, ParentWatchdog, drain, may_go
+from airflow_kcr.driver import parent_watchdog as parent_watchdog_module
+from airflow_kcr.driver.member_pool import MemberPool
+from airflow_kcr.driver.parent_watchdog import ParentWatchdog, drain, may_go
 from airflow_kcr.driver.task import Task, process_state
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from rich.console import Console
 
-from airflow_kcr.driver.process import MemberProgress, line, shown, table, total
+from airflow_kcr.driver.progress import MemberProgress, line, shown, table, total
 from airflow_kcr.runtime.metrics import Counts
 
 ONE = MemberProgress(
