@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from airflow_kcr.protocol.region import checkpoints, claims, events, rows
+from airflow_kcr.protocol.region import claims, events, rows
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import Delivery, GroupProtocol
 from airflow_kcr.protocol.values import GroupPartition
@@ -134,8 +134,7 @@ def test_where_sinks_hold_output_they_cost_resets_and_nothing_is_lost(protocol: 
 
 
 def unsettled_by(monkeypatch: pytest.MonkeyPatch, rule: Callable[[Region, GroupPartition, rows.Claim], bool]) -> None:
-    for module in (claims, checkpoints):
-        monkeypatch.setattr(module, "is_unsettled", rule)
+    monkeypatch.setattr(Region, "is_unsettled", rule)
 
 
 def test_output_that_only_the_owner_before_has_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
