@@ -123,6 +123,7 @@ def test_what_found_differences_is_kept_too_and_says_so_by_its_status(
     assert happened(lambda: not left(folder), within=30), left(folder)
 
 
+@pytest.mark.long
 def test_a_demo_that_breaks_off_keeps_nothing_running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     standing_in(monkeypatch, fails=True)
     done = CliRunner().invoke(app, ["demo", "--keep", "--folder", str(folder)])

@@ -35,6 +35,7 @@ def test_the_output_says_whose_it_is(run: Run) -> None:
     assert row.kind == pipeline.FLIGHT
 
 
+@pytest.mark.long
 def test_the_result_equals_the_direct_computation_from_topic_and_file(run: Run, tmp_path: Path) -> None:
     data.write_flights(tmp_path / "flights.csv", FLIGHTS)
     found = run.judged(flights=tmp_path / "flights.csv")

@@ -34,6 +34,7 @@ def by_count(region: Live) -> list[Checkpoint]:
     return [row for row in checkpoints(region) if row.request_id.startswith("records:")]
 
 
+@pytest.mark.long
 def test_members_together_make_a_checkpoint_at_the_count_also_after_one_was_killed(
     lend: Lend, record_property: Note
 ) -> None:

@@ -27,6 +27,9 @@ KINDS = {
     "consumer-dynamic": ", protocol: consumer, static_membership: false",
 }
 of_every_kind = pytest.mark.parametrize("group", KINDS.values(), ids=KINDS.keys())
+ALWAYS = ("classic-static", "consumer-dynamic")
+"""Of the kinds, those of which an ordinary run tries one handover."""
+
 PARTITIONS = 4
 
 
@@ -57,7 +60,10 @@ def nothing_again(region: Live, record_property: Note, counter: int) -> None:
     assert region.account().repeated == 0
 
 
-@of_every_kind
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(text, id=kind, marks=() if kind in ALWAYS else pytest.mark.long) for kind, text in KINDS.items()],
+)
 def test_a_member_that_joins_takes_over_what_another_processes(lend: Lend, record_property: Note, group: str) -> None:
     with lend(members=2, partitions=PARTITIONS, spec=OFTEN, group=group) as region:
         region.start(0)

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.timeout(240)
 LONG_BATCHES = PATIENT.replace("timeout: 12s", "timeout: 60s").replace("drain: 15s", "drain: 90s")
 
 
+@pytest.mark.long
 def test_partitions_added_while_the_only_member_is_down_are_read_when_it_is_back(
     lend: Lend, record_property: Note
 ) -> None:
@@ -167,6 +168,7 @@ def claims_of(region: Live) -> Check:
     return next(check for check in found.checks if check.question is Question.CLAIMS)
 
 
+@pytest.mark.long
 def test_partitions_that_no_member_owns_are_counted_as_lag_and_fail_the_validation(lend: Lend) -> None:
     # The member has a batch at work meanwhile, and joins anew between two batches only.
     with lend(members=1, partitions=2, spec=LONG_BATCHES) as region:

@@ -189,7 +189,7 @@ SAMPLE: frozenset[tuple[Step, Fault]] = frozenset(
 def combinations() -> Iterator[object]:
     for phase in PHASES:
         for fault in FAULTS:
-            marks = () if (phase, fault) in SAMPLE else (pytest.mark.soak,)
+            marks = pytest.mark.long if (phase, fault) in SAMPLE else pytest.mark.soak
             name = f"{phase.__name__}, {fault.__name__.replace('_', ' ')}"
             yield pytest.param(phase, fault, id=name, marks=marks)
 

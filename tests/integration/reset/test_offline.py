@@ -89,6 +89,7 @@ def test_whoever_is_in_the_group_is_named_and_nothing_is_changed(kafka: Kafka, s
     assert set(kafka.committed(stopped.group).values()) == {0}
 
 
+@pytest.mark.long
 def test_a_zombie_that_commits_afterwards_does_not_win(kafka: Kafka, stopped: Live) -> None:
     with Region(stopped.name, stopped.store) as region:
         plan = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(100))))

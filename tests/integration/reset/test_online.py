@@ -42,6 +42,7 @@ def resumed_at(one: Live, view: ResetView) -> dict[int, int | None]:
     return {p.partition: entry.offset for p, entry in one.region().seek_maps[epoch].items()}
 
 
+@pytest.mark.long
 def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
     with live(kafka, database_url, tmp_path, members=2, partitions=4, spec=BRISK) as one, region_of(one) as region:
         one.fill(200)

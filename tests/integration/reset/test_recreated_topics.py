@@ -161,6 +161,7 @@ def test_a_stopped_region_is_reset_without_force(kafka: Kafka, database_url: str
         goes_on(one, {(n, o) for n, o in ALL if o >= 20})
 
 
+@pytest.mark.long
 def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
     kafka: Kafka, database_url: str, tmp_path: Path
 ) -> None:

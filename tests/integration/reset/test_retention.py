@@ -21,6 +21,7 @@ from tests.support.members import BRISK, live
 WITHIN = timedelta(seconds=60)
 
 
+@pytest.mark.long
 def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
     kafka: Kafka, database_url: str, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def delay_pb2(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return importlib.import_module("delay_pb2")
 
 
+@pytest.mark.long
 def test_the_page_decodes_protobuf_with_its_python_library(bench: Bench, delay_pb2: ModuleType) -> None:
     *_, page = blocks("decode-records.md", {})
     names: dict[str, Any] = {}

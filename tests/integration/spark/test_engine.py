@@ -513,6 +513,7 @@ def test_scans_that_can_not_be_counted_are_no_reason_to_fail(
     assert sum("no such store" in record.getMessage() for record in caplog.records) == 1
 
 
+@pytest.mark.long
 def test_jobs_that_a_pipeline_left_are_waited_for_and_told(bench: Bench, topic: str, tmp_path: Path) -> None:
     from pyspark import InheritableThread
 

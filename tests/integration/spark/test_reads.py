@@ -148,6 +148,7 @@ def test_a_read_again_has_the_same_records(bench: Bench, kafka: Kafka) -> None:
         assert {p: collected.offsets(p) for p in ranges} == {p: list(range(*r)) for p, r in ranges.items()}
 
 
+@pytest.mark.long
 def test_a_compacted_log_is_read_with_its_holes(bench: Bench, kafka: Kafka) -> None:
     from tests.support.kafka import Record
 

@@ -262,6 +262,7 @@ def test_what_can_not_be_looked_at_is_unknown_and_the_right_for_it_is_named(guar
         guarded.fly()
 
 
+@pytest.mark.long
 def test_a_wrong_password_and_a_broker_that_is_away_are_told_by_address_and_without_the_password(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
