@@ -22,6 +22,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import Region, digest
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
+    Epoch,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -61,6 +62,16 @@ def committed(driver: Driver, sequence: CheckpointNumber) -> Committed:
 
 
 # -- who may contribute -----------------------------------------------------------------------------------------------
+
+
+def test_a_contribution_is_fenced_like_the_end_of_a_batch() -> None:
+    driver = draining()
+    part = part_of(driver, driver.member(0))
+    refused(driver, replace(part, epoch=Epoch(9)), errors.StaleEpoch, "epoch 9")
+    refused(driver, replace(part, incarnation=Incarnation(0)), errors.StaleIncarnation, "superseded")
+    refused(driver, replace(part, member=driver.member(5)), errors.UnknownMember, "not registered")
+    driver.clock.advance(10)
+    refused(driver, part, errors.LeaseExpired, "new incarnation")
 
 
 def test_only_the_checkpoint_that_drains_takes_contributions() -> None:

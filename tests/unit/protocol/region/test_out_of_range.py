@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_kcr.errors import StaleEpoch
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region import lost_logs
@@ -12,7 +13,7 @@ from airflow_kcr.protocol.region.lost_logs import OutOfRange
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
-from airflow_kcr.protocol.values import Offset, TopicId
+from airflow_kcr.protocol.values import Epoch, Offset, TopicId
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, halt_of, judge, positions, state
 from tests.support.scripts import started
@@ -126,3 +127,10 @@ def test_a_report_of_what_is_in_range_changes_nothing() -> None:
     counter = driver.region.counter
     report(driver, log(0, 99))
     assert driver.region.counter == counter
+
+
+def test_a_report_of_an_older_epoch_is_refused() -> None:
+    driver = at_ten()
+    caller = replace(driver.caller(driver.member(0)), epoch=Epoch(0))
+    with pytest.raises(StaleEpoch):
+        driver.handle(ReportOutOfRange(caller=caller, observed={driver.partition(0): log(50, 99)}))
