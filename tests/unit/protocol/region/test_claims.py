@@ -220,6 +220,15 @@ def test_a_rebalance_is_absorbed_at_the_resume_point_where_nothing_has_begun() -
     judge(driver)
 
 
+def test_who_claims_in_a_running_region_may_process_at_once() -> None:
+    driver = running(partitions=2)
+    driver.join(driver.member(1), takeover=True)
+    driver.claim(driver.member(1), [driver.partition(1)])
+    assert driver.region.members[driver.member(1)].acknowledged == driver.region.epoch
+    driver.process(driver.member(1))
+    judge(driver)
+
+
 def test_a_members_own_reclaim_keeps_position_and_running_batch() -> None:
     driver = one_member()
     driver.process()
