@@ -8,12 +8,12 @@ import pytest
 from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIncarnation, UnknownMember
 from airflow_kcr.protocol.region import events, membership
 from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, StartRegion
-from airflow_kcr.protocol.region.rows import CheckpointState, Outcome
+from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RequestState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId
+from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RequestId
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge
+from tests.support.judging import causes, happened, judge, open_checkpoint
 from tests.support.scripts import running
 
 
@@ -208,6 +208,20 @@ def test_a_lease_that_ends_before_its_contribution_aborts_the_checkpoint_and_res
         "the lease of g[1] ended before its contribution to checkpoint 2"
         in happened(driver, events.CheckpointAborted)[0].reason
     )
+
+
+def test_where_nothing_was_begun_since_the_restore_point_it_is_tried_again() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    driver.crash(driver.member(1))
+    driver.wait(15)
+    assert causes(driver) == ["start"]
+    assert open_checkpoint(driver) is None
+    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
+    driver.recover()
+    assert open_checkpoint(driver) is not None
+    driver.complete()
+    judge(driver)
 
 
 def test_without_an_open_checkpoint_a_lease_that_ends_changes_nothing_by_itself() -> None:
