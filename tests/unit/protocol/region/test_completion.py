@@ -183,6 +183,18 @@ def test_what_a_checkpoint_lacks_is_named_both_members_and_partitions() -> None:
     assert completion.lacking(region, checkpoint) == ("g:t-9 was contributed but not frozen",)
 
 
+def test_every_member_is_not_enough_where_nobody_contributed_a_partition() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    driver.claim(driver.member(1), [driver.partition(2)])
+    driver.complete()
+    assert completion.lacking(driver.region, checkpoint_of(driver)) == ("no member contributed g:t-3",)
+    driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
+    driver.complete()
+    assert driver.region.requests[RequestId("n")].state is RequestState.ANSWERED
+    judge(driver)
+
+
 # -- completion -------------------------------------------------------------------------------------------------------
 
 
