@@ -391,6 +391,5 @@ def _has_place(region: Region, member: MemberId) -> bool:
 
 
 def _is_gone(region: Region, member: MemberId, now: datetime) -> bool:
-
     lease = region.leases.get(member)
     return not region.is_live(member, now) and (lease is None or lease.until + GONE_FOR < now)

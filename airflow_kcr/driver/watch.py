@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from traceback import walk_tb
 from typing import Final
 
@@ -55,7 +56,8 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch for as long as the block lasts."""
-        before, threading.excepthook = threading.excepthook, self._thread_trouble
+        before = threading.excepthook
+        threading.excepthook = partial(self._thread_trouble, before)
         self.pulse.start()
         threading.Thread(target=self._run, name="watches the parts", daemon=True).start()
         try:
@@ -129,9 +131,11 @@ class Watch:
                 return f"the loop of {host.who.member} has not taken a turn for {limit.total_seconds():g} s"
         return ""
 
-    def _thread_trouble(self, error: threading.ExceptHookArgs) -> None:
+    def _thread_trouble(
+        self, say: Callable[[threading.ExceptHookArgs], object], error: threading.ExceptHookArgs
+    ) -> None:
         """Say how a thread has ended; end the members, if it is one of ours."""
-        threading.__excepthook__(error)
+        say(error)
         modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.exc_traceback))
         if any(module.startswith(f"{_PACKAGE}.") for module in modules) and not self._may_go():
             name = "?" if error.thread is None else error.thread.name

@@ -287,7 +287,7 @@ class Child:
 
     def _read(self) -> None:
         """Hand out answers until the child ends, and then say so to all who still wait."""
-        with suppress(EOFError, OSError):
+        try:
             while True:
                 number, found, error = self._connection.recv()
                 with self._lock:
@@ -296,8 +296,15 @@ class Child:
                     waiting.set_exception(error)
                 elif waiting is not None:
                     waiting.set_result(found)
+        except (EOFError, OSError):
+            self._over("")
+        except Exception as error:  # noqa: BLE001 - an answer that is none: those who wait can't be told otherwise
+            self._process.kill()
+            self._over(f"; its answer can't be read ({type(error).__name__})")
+
+    def _over(self, why: str) -> None:
         with self._errors:
-            end = self._last_words()
+            end = self._last_words() + why
         with self._sending:
             self._connection.close()
             self._socket.close()

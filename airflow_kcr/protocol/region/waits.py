@@ -156,8 +156,9 @@ def to_open(region: Region, now: datetime) -> Waits:
         yield unpublished(checkpoint)
     for what in coverage.gaps(region, now):
         yield Wait(rule=Rule.PARTITIONS, what=what)
+    known = region.universe()
     for partition, since in coverage.awaited(region, now).items():
-        if partition not in region.universe():
+        if partition not in known:
             what = f"{partition} is on the brokers and no member owns it yet"
             yield Wait(rule=Rule.PARTITIONS, what=what, since=since, group=partition.group)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -479,6 +479,17 @@ def test_the_substance_of_a_finding_is_all_but_the_numbers_that_move(one: str, o
     assert (substance(one) == substance(other)) is same
 
 
+def watched(monkeypatch: pytest.MonkeyPatch, found: Callable[..., Validation], over: threading.Event) -> None:
+    """Watch a group, whose checks find what is told, until it is over."""
+    for name in ("DEBOUNCE", "PERIOD", "_POLL_PERIOD"):
+        monkeypatch.setattr(group_watch, name, 0.001)
+    monkeypatch.setattr(group_watch, "validate", found)
+    watch = GroupWatch(store_of(), NAME, [G], FakeCluster(), lambda: CheckpointNumber(0))
+    watch.start()
+    assert over.wait(10)
+    watch.end()
+
+
 def test_what_lasts_is_said_once_though_since_when_moves(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -494,13 +505,7 @@ def test_what_lasts_is_said_once_though_since_when_moves(
         check = Check(group=G, question=Question.PROGRESS, verdict=verdict, detail=detail)
         return Validation(checks=(check,), foreign_consumers={}, is_news=False)
 
-    for name in ("DEBOUNCE", "PERIOD", "_POLL_PERIOD"):
-        monkeypatch.setattr(group_watch, name, 0.001)
-    monkeypatch.setattr(group_watch, "validate", found)
-    watch = GroupWatch(store_of(), NAME, [G], FakeCluster(), lambda: CheckpointNumber(0))
-    watch.start()
-    assert over.wait(10)
-    watch.end()
+    watched(monkeypatch, found, over)
     said = [record.getMessage() for record in caplog.records if "stalled" in record.getMessage()]
     assert said == [f"group g: {lasting[0]}"] * 2, "once, and once more after it was over"
 
@@ -516,11 +521,5 @@ def test_a_check_that_fails_in_no_way_that_we_know_is_not_the_last_one(
         over.set()
         return Validation(checks=(), foreign_consumers={}, is_news=False)
 
-    for name in ("DEBOUNCE", "PERIOD", "_POLL_PERIOD"):
-        monkeypatch.setattr(group_watch, name, 0.001)
-    monkeypatch.setattr(group_watch, "validate", found)
-    watch = GroupWatch(store_of(), NAME, [G], FakeCluster(), lambda: CheckpointNumber(0))
-    watch.start()
-    assert over.wait(10)
-    watch.end()
+    watched(monkeypatch, found, over)
     assert "a broker of another kind" in caplog.text

@@ -79,6 +79,8 @@ class FakePulse(Pulse):
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "POLL_PERIOD", 0.05)
     monkeypatch.setattr(watch_module, "GRACE", 0.1)
+    # That of the tests fails a test for whatever ends a thread.
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
 
 
 @pytest.fixture

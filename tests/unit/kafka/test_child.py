@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from airflow_kcr.errors import KcrError
 from airflow_kcr.kafka import admin_process as child_module
 from airflow_kcr.kafka import questions
 from airflow_kcr.kafka.admin_process import Child, ChildDied
+from airflow_kcr.kafka.calls import AdminCalls
 from airflow_kcr.settings import KafkaSettings
 
 # No broker is asked, so none need be there.
@@ -32,6 +34,17 @@ def child() -> Iterator[Child]:
     found.close()
 
 
+class Unreadable:
+    """What can be sent, and not be read."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("no number",)
+
+
+def unreadable(calls: AdminCalls, within: timedelta) -> Unreadable:
+    return Unreadable()
+
+
 def stop(child: Child) -> None:
     os.kill(child.pid, signal.SIGSTOP)
     assert happened(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED, within=10)
@@ -43,6 +56,13 @@ def test_a_question_beyond_what_a_socket_holds_arrives_whole_and_one_that_means_
     with pytest.raises(KcrError, match=r"^an admin call could not be made \(TypeError\)$"):
         child.ask(BEYOND_A_SOCKET, 20)
     assert child.alive
+
+
+@pytest.mark.timeout(60)
+def test_an_answer_that_can_t_be_read_ends_the_child_for_all_who_wait(child: Child) -> None:
+    with pytest.raises(ChildDied, match=r"ended by signal 9; its answer can't be read \(ValueError\)$"):
+        child.ask(partial(unreadable), 30)
+    assert not child.alive
 
 
 @pytest.mark.timeout(60)
