@@ -121,9 +121,9 @@ def test_a_writer_asks_for_one_write_with_coordinates(lake: Lake) -> None:
     with pytest.raises(SinkError, match="was not written to; write to each sink in every batch"):
         writer.finish()
     with pytest.raises(SinkError, match="have no column offset"):
-        writer.write(lake.rows(call).drop("offset"))
+        SinkOfBatch(lake.sink, call).write(lake.rows(call).drop("offset"))
     with pytest.raises(SinkError, match="column VALUE, value is there twice"):
-        writer.write(lake.rows(call).selectExpr("*", "1 AS VALUE"))
+        SinkOfBatch(lake.sink, call).write(lake.rows(call).selectExpr("*", "1 AS VALUE"))
     writer.write(lake.rows(call))
     with pytest.raises(SinkError, match="was written to already"):
         writer.write(lake.rows(call))

@@ -26,6 +26,7 @@ from airflow_kcr.spark.reads import (
     DEFAULTS,
     FIRST_FETCH,
     LARGEST_FETCH,
+    SMALLEST_FETCH,
     WAITS,
     Reader,
     Source,
@@ -119,10 +120,10 @@ def test_fetches_leave_an_executor_two_thirds_of_its_memory_as_far_as_they_can(
 @pytest.mark.parametrize(
     ("widths", "record", "most", "fetch"),
     [
-        ([1, 1], 1_000, LARGEST_FETCH, FIRST_FETCH),
-        ([262, 3], 1_000, LARGEST_FETCH, 128 << 10),
+        ([1, 1], 1_000, LARGEST_FETCH, SMALLEST_FETCH),
+        ([262, 3], 1_000, LARGEST_FETCH, FIRST_FETCH),
         ([263], 1_000, LARGEST_FETCH, LARGEST_FETCH),
-        ([80], 100, LARGEST_FETCH, FIRST_FETCH),
+        ([80], 100, LARGEST_FETCH, SMALLEST_FETCH),
         ([132], 10_000, LARGEST_FETCH, LARGEST_FETCH),
         ([10_000_000], 1_000, LARGEST_FETCH, LARGEST_FETCH),
         ([1], 1_000, 990_321, 990_321),  # no memory for consumers of two sizes
@@ -134,12 +135,14 @@ def test_a_fetch_is_about_half_of_a_range(widths: list[int], record: int, most: 
 
 @pytest.mark.parametrize(
     ("before", "fetch"),
-    [(0, FIRST_FETCH), (524, FIRST_FETCH), (525, 128 << 10), (16_777, 128 << 10), (16_778, 4 << 20)],
+    [(0, SMALLEST_FETCH), (524, SMALLEST_FETCH), (525, FIRST_FETCH), (16_777, FIRST_FETCH), (16_778, LARGEST_FETCH)],
 )
 def test_fetches_grow_only_where_two_of_the_larger_ones_have_been_read_of_each_partition(
     before: int, fetch: int
 ) -> None:
-    assert fetch_of(ranges(100_000, 100_000).values(), 1_000, LARGEST_FETCH, before) == fetch
+    wide = ranges(100_000, 100_000).values()
+    assert fetch_of(wide, 1_000, LARGEST_FETCH, before, first=SMALLEST_FETCH) == fetch
+    assert fetch_of(wide, 1_000, LARGEST_FETCH, before) == max(fetch, FIRST_FETCH)
 
 
 class Connector:
@@ -168,19 +171,25 @@ class Connector:
 def test_fetches_grow_with_the_batches_of_a_timeline_and_never_shrink_in_it() -> None:
     spark = Connector()
     reader = Reader(spark, source())  # type: ignore[arg-type]
-    for width in (300, 1, 100, 1, 100):
+    for width in (1, 300, 1, 100, 1, 100):
         reader.read(ranges(width), ONE)
-    assert spark.fetches == [FIRST_FETCH, 128 << 10]
+    assert spark.fetches == [SMALLEST_FETCH, FIRST_FETCH]
     reader.read(ranges(1), Timeline(2))
-    assert spark.fetches[2:] == [FIRST_FETCH]
+    assert spark.fetches[2:] == [SMALLEST_FETCH]
+
+
+def test_a_wide_range_is_read_by_large_fetches_from_the_first_batch_on() -> None:
+    spark = Connector()
+    Reader(spark, source()).read(ranges(600_000), ONE)  # type: ignore[arg-type]
+    assert spark.fetches == [FIRST_FETCH]
 
 
 def test_fetches_are_as_large_as_the_records_that_were_seen_want_them() -> None:
     spark = Connector()
     reader = Reader(spark, replace(source(), record=lambda: 10_000))  # type: ignore[arg-type]
-    reader.read(ranges(30), ONE)
-    reader.read(ranges(10), ONE)
-    assert spark.fetches == [FIRST_FETCH, 128 << 10]
+    reader.read(ranges(1_000), ONE)
+    reader.read(ranges(100), ONE)
+    assert spark.fetches == [FIRST_FETCH, LARGEST_FETCH]
 
 
 def test_fetches_do_not_grow_for_a_while_after_kafka_was_seen_to_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,14 +199,15 @@ def test_fetches_do_not_grow_for_a_while_after_kafka_was_seen_to_throttle(monkey
     reader = Reader(spark, source())  # type: ignore[arg-type]
     reader.read(ranges(10_000), ONE)
     assert reader.throttled(ranges(0, 1), ONE) == 0.0
-    reader.read(ranges(100), ONE)
     throttled = 1.5
     assert reader.throttled(ranges(0, 1), ONE) == 1.5
     reader.read(ranges(3_000), ONE)
-    assert spark.fetches == [FIRST_FETCH, 128 << 10]
+    assert spark.fetches == [FIRST_FETCH]
+    reader.read(ranges(3_000), Timeline(2))
+    assert spark.fetches == [FIRST_FETCH, SMALLEST_FETCH]
     now = 161.0
-    reader.read(ranges(3_000), ONE)
-    assert spark.fetches == [FIRST_FETCH, 128 << 10, LARGEST_FETCH]
+    reader.read(ranges(3_000), Timeline(2))
+    assert spark.fetches == [FIRST_FETCH, SMALLEST_FETCH, FIRST_FETCH]
 
 
 def test_a_poll_waits_longer_than_a_broker_counts_for_a_quota() -> None:
