@@ -384,25 +384,6 @@ def test_a_pin_needs_a_label_and_offsets_to_keep() -> None:
         region_of(driver).checkpoints.pin(2, "")
 
 
-def test_retirement_says_what_it_forgot() -> None:
-    driver = hourly(keep=1)
-    first = driver.checkpoint("first")
-    driver.handle(
-        commands.PinCheckpoint(
-            sequence=first, label="kept", reason="until the region is stopped, which then forgets nothing by itself"
-        )
-    )
-    for n in range(4):
-        driver.process()
-        driver.checkpoint(f"n{n}")
-    driver.handle(commands.KillRegion())
-    driver.handle(commands.PinCheckpoint(sequence=first, label="", reason=""))
-    region = region_of(driver)
-    assert region.checkpoints.retire() == (first,)
-    assert first not in [s.checkpoint.sequence for s in region.checkpoints.list() if s.checkpoint.is_complete]
-    assert region.checkpoints.retire() == ()
-
-
 def test_a_request_for_a_checkpoint_is_shown_with_its_checkpoint() -> None:
     driver = running()
     region = region_of(driver)

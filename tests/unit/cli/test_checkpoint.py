@@ -124,3 +124,12 @@ def test_only_the_restore_point_is_repaired(kcr: Kcr, driver: Driver, unheld: in
     driver.checkpoint("later")
     assert "not the restore point" in kcr.refused("checkpoint", "repair", "flights", unheld, status=3)
     assert cluster.held == {}
+
+
+def test_of_a_restore_point_that_is_a_reset_it_says_who_tells_kafka(
+    kcr: Kcr, driver: Driver, cluster: FakeCluster
+) -> None:
+    driver.up()
+    said = kcr.refused("checkpoint", "repair", "flights", driver.region.restore_sequence, status=3)
+    assert "is a reset and no checkpoint; Kafka is told its offsets when" in said
+    assert cluster.held == {}
