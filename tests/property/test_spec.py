@@ -122,6 +122,7 @@ CHECKPOINTS = st.one_of(
     st.builds(
         CheckpointSpec, cron=st.sampled_from(["@daily", "*/5 * * * *"]), timezone=st.sampled_from(["UTC", "Asia/Tokyo"])
     ),
+    st.builds(CheckpointSpec, records=st.integers(1, 2**63 - 1), grace=seconds(0, 10)),
     st.just(CheckpointSpec()),
 )
 SPECS = st.builds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,18 +14,12 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 from tests.support.driver import Driver
-from tests.support.live_region import FakeCluster, live_region
+from tests.support.live_region import FakeCluster
 
 
 @pytest.fixture
 def cluster() -> FakeCluster:
     return FakeCluster()
-
-
-@pytest.fixture
-def driver(database_url: str) -> Iterator[Driver]:
-    with live_region(database_url) as driver:
-        yield driver
 
 
 @pytest.fixture

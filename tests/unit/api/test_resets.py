@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -33,6 +33,7 @@ from airflow_kcr.protocol.targets import (
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, RegionId, TopicName
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
+from tests.support.reset_tasks import with_two_checkpoints
 
 
 @pytest.fixture
@@ -41,18 +42,10 @@ def cluster() -> FakeCluster:
 
 
 @pytest.fixture
-def driver(database_url: str) -> Iterator[Driver]:
+def driver(driver: Driver) -> Driver:
     """Two checkpoints, at 100 and 200; positions at 300."""
-    with live_region(database_url) as driver:
-        driver.up()
-        driver.process(width=100)
-        driver.request_checkpoint("first", requester=Requester(dag_id="daily", run_id="monday"))
-        driver.complete()
-        driver.publish()
-        driver.process(width=100)
-        driver.checkpoint("second")
-        driver.process(width=100)
-        yield driver
+    with_two_checkpoints(driver)
+    return driver
 
 
 @pytest.fixture

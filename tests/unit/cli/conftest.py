@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
@@ -11,8 +11,7 @@ from typer.testing import CliRunner, Result
 
 from airflow_kcr.api import region as region_module
 from airflow_kcr.cli import app
-from tests.support.driver import Driver
-from tests.support.live_region import FakeCluster, live_region
+from tests.support.live_region import FakeCluster
 
 Document: TypeAlias = Any
 """JSON."""
@@ -42,13 +41,6 @@ class Kcr:
 def kcr(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Kcr:
     monkeypatch.setenv("KCR_STORE_URL", database_url)
     return Kcr()
-
-
-@pytest.fixture
-def driver(database_url: str) -> Iterator[Driver]:
-    """A region, flights, declared and stopped."""
-    with live_region(database_url) as driver:
-        yield driver
 
 
 @pytest.fixture

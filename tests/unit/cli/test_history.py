@@ -21,21 +21,11 @@ def test_lag_is_a_row_for_each_partition(kcr: Kcr, driver: Driver, cluster: Fake
     driver.up()
     driver.process()
     rows = kcr.json("lag", "flights")
-    assert list(rows[0]) == [
-        "group",
-        "topic",
-        "partition",
-        "position",
-        "committed",
-        "log_start",
-        "log_end",
-        "lag",
-        "member_id",
-        "trouble",
-    ]
     assert [row["lag"] for row in rows] == [990] * 4
-    line = kcr("lag", "flights", "-o", "csv").stdout.splitlines()[1]
-    assert line == "g,t,0,10,,0,1000,990,g[0],"
+    assert kcr("lag", "flights", "-o", "csv").stdout.splitlines()[:2] == [
+        "group,topic,partition,position,committed,log_start,log_end,lag,member_id,trouble",
+        "g,t,0,10,,0,1000,990,g[0],",
+    ]
 
 
 def test_a_broker_out_of_reach_ends_with_status_4(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -48,13 +48,13 @@ def held(store: RegionStore) -> Incarnation:
 
 
 @contextmanager
-def living(renew: Callable[[], object]) -> Iterator[None]:
-    """Renew until the block ends."""
-    over = threading.Event()
+def living(store: RegionStore) -> Iterator[None]:
+    """Let a process hold the index, and renew its lease until the block ends."""
+    incarnation, over = held(store), threading.Event()
 
     def heartbeat() -> None:
         while not over.wait(0.05):
-            renew()
+            store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))
 
     beating = threading.Thread(target=heartbeat)
     beating.start()
@@ -65,24 +65,17 @@ def living(renew: Callable[[], object]) -> Iterator[None]:
         beating.join()
 
 
-def test_an_index_that_a_live_process_holds_is_refused_with_its_holder(store: RegionStore) -> None:
-    incarnation = held(store)
-    renew = lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))  # noqa: E731
-    with (
-        living(renew),
-        pytest.raises(MemberInUse, match=r"g\[0\] is held by laptop, process 7, which lives"),
-    ):
-        refuse_held(store, run(0, 1))
+def test_an_index_that_a_live_process_holds_is_refused_with_its_holder_and_another_is_free(store: RegionStore) -> None:
+    with living(store):
+        with pytest.raises(MemberInUse, match=r"g\[0\] is held by laptop, process 7, which lives"):
+            refuse_held(store, run(0, 1))
+        refuse_held(store, run(1))
 
 
 def test_nothing_else_is_looked_at_before(store: RegionStore) -> None:
-    incarnation = held(store)
     # Its spec can't even be read.
-    with (
-        living(lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))),
-        pytest.raises(MemberInUse),
-        preparing(store, run(0), StartFailures(store, FLIGHTS, [MEMBER])),
-    ):
+    failures = StartFailures(store, FLIGHTS, [MEMBER])
+    with living(store), pytest.raises(MemberInUse), preparing(store, run(0), failures):
         pass
 
 
@@ -94,9 +87,3 @@ def test_the_lease_of_a_process_that_is_dead_refuses_nobody(store: RegionStore) 
 def test_a_member_that_has_left_is_not_waited_for(store: RegionStore) -> None:
     store.handle(FLIGHTS, Leave(member=MEMBER, incarnation=held(store)))
     refuse_held(store, run(0))
-
-
-def test_an_index_that_another_process_does_not_have_is_free(store: RegionStore) -> None:
-    incarnation = held(store)
-    with living(lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))):
-        refuse_held(store, run(1))

@@ -3,10 +3,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import cast
 
@@ -58,13 +58,6 @@ def ended() -> list[str]:
     return []
 
 
-@pytest.fixture
-def process() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process
-        process.kill()
-
-
 def task_of(process: subprocess.Popen[bytes], drain: float = WITHIN) -> Task:
     state = process_state(process.pid)
     assert state is not None
@@ -72,23 +65,24 @@ def task_of(process: subprocess.Popen[bytes], drain: float = WITHIN) -> Task:
     return Task(pid=process.pid, started=state.started, parent=state.parent, request_id="n", drain=within)
 
 
-def member_pool_of(driver: Driver, *indexes: int) -> FakeMemberPool:
-    return FakeMemberPool(tuple(driver.member(index) for index in indexes))
-
-
-def watched(driver: Driver, task: Task | None, ended: list[str], store: RegionStore | None = None) -> ParentWatchdog:
-    return ParentWatchdog(store or driver.store, driver.name, task=task, end_process=ended.append)
+@contextmanager
+def watching(
+    driver: Driver, task: Task, ended: list[str], *indexes: int, store: RegionStore | None = None
+) -> Iterator[FakeMemberPool]:
+    """Watch a task for members with these indexes."""
+    pool = FakeMemberPool(tuple(driver.member(index) for index in indexes))
+    watchdog = ParentWatchdog(store or driver.store, driver.name, task=task, end_process=ended.append)
+    watchdog.hold(cast("MemberPool", pool))
+    with watchdog.watching():
+        yield pool
 
 
 # -- what is settled ---------------------------------------------------------------------------------------------------
 
 
-def test_members_at_the_restore_point_may_go(driver: Driver) -> None:
-    assert may_go(driver.region, frozenset({driver.member(0)}))
-
-
 def test_a_member_that_processed_beyond_the_restore_point_may_not_until_a_checkpoint_holds_it(driver: Driver) -> None:
     mine, other = frozenset({driver.member(0)}), frozenset({driver.member(1)})
+    assert may_go(driver.region, mine)
     driver.process(driver.member(0), width=10)
     assert not may_go(driver.region, mine)
     assert may_go(driver.region, other)
@@ -111,39 +105,33 @@ def test_nobody_goes_while_a_checkpoint_is_open_or_before_kafka_has_it(driver: D
 # -- the drain ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_drain_asks_for_one_checkpoint_and_returns_when_it_is_done(driver: Driver) -> None:
-    driver.process(driver.member(0), width=10)
+def drained(driver: Driver, request_id: str) -> None:
+    """Let the first member drain, and the others do their part of the checkpoint that it asks for."""
     task = Task(pid=1, request_id="n", drain=timedelta(seconds=WITHIN))
-    draining = threading.Thread(
-        target=drain, args=(driver.store, driver.name, frozenset({driver.member(0)}), task), daemon=True
-    )
+    mine = frozenset({driver.member(0)})
+    draining = threading.Thread(target=drain, args=(driver.store, driver.name, mine, task), daemon=True)
     draining.start()
-    assert happened(lambda: RequestId("n") in driver.region.requests, within=WITHIN)
+    assert happened(lambda: RequestId(request_id) in driver.region.requests, within=WITHIN)
     driver.complete()
     driver.publish()
     for member in driver.all_members():
         driver.read_back(member)
     draining.join(WITHIN)
     assert not draining.is_alive()
-    assert driver.region.requests[RequestId("n")].state is RequestState.ANSWERED
+    assert driver.region.requests[RequestId(request_id)].state is RequestState.ANSWERED
+    assert may_go(driver.region, mine)
+
+
+def test_a_drain_asks_for_one_checkpoint_and_returns_when_it_is_done(driver: Driver) -> None:
+    driver.process(driver.member(0), width=10)
+    drained(driver, "n")
 
 
 def test_a_drain_asks_again_for_what_was_processed_after_its_request_was_answered(driver: Driver) -> None:
-    mine = frozenset({driver.member(0)})
     driver.process(driver.member(0), width=10)
     driver.checkpoint("n")  # the trigger's request, answered before the driver has seen it
     driver.process(driver.member(0), width=10)
-    task = Task(request_id="n", drain=timedelta(seconds=WITHIN))
-    draining = threading.Thread(target=drain, args=(driver.store, driver.name, mine, task), daemon=True)
-    draining.start()
-    assert happened(lambda: RequestId("n/held") in driver.region.requests, within=WITHIN)
-    driver.complete()
-    driver.publish()
-    for member in driver.all_members():
-        driver.read_back(member)
-    draining.join(WITHIN)
-    assert not draining.is_alive()
-    assert may_go(driver.region, mine)
+    drained(driver, "n/held")
 
 
 def test_a_drain_of_nothing_asks_for_nothing(driver: Driver) -> None:
@@ -175,26 +163,20 @@ def test_where_there_will_be_no_checkpoint_it_says_so(driver: Driver) -> None:
 def test_a_task_that_is_gone_ends_its_members_after_a_drain(
     driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
 ) -> None:
-    member_pool = member_pool_of(driver, 0, 1)
-    parent_watchdog = watched(driver, task_of(process), ended)
-    parent_watchdog.hold(cast("MemberPool", member_pool))
-    with parent_watchdog.watching():
-        assert member_pool.asked == []
+    with watching(driver, task_of(process), ended, 0, 1) as pool:
+        assert pool.asked == []
         process.kill()
-        assert happened(lambda: member_pool.is_ending, within=WITHIN)
-    assert member_pool.asked == ["hold", "terminate"]
+        assert happened(lambda: pool.is_ending, within=WITHIN)
+    assert pool.asked == ["hold", "terminate"]
     assert ended == []
 
 
 def test_a_task_that_says_that_it_goes_is_believed(
     driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
 ) -> None:
-    member_pool = member_pool_of(driver, 0)
-    parent_watchdog = watched(driver, task_of(process), ended)
-    parent_watchdog.hold(cast("MemberPool", member_pool))
-    with parent_watchdog.watching():
+    with watching(driver, task_of(process), ended, 0) as pool:
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert happened(lambda: member_pool.is_ending, within=WITHIN)
+        assert happened(lambda: pool.is_ending, within=WITHIN)
     assert process.poll() is None
 
 
@@ -209,20 +191,17 @@ def test_a_task_that_is_not_on_this_host_is_gone_when_its_last_checkpoint_is_ask
         return look(region, request_id)
 
     monkeypatch.setattr(Region, "request_of", looked)
-    member_pool = member_pool_of(driver, 0, 1)
     task = Task(request_id="dag/run/consume/0/try 1", drain=timedelta(seconds=0.5))
-    parent_watchdog = watched(driver, task, ended)
-    parent_watchdog.hold(cast("MemberPool", member_pool))
-    with parent_watchdog.watching():
+    with watching(driver, task, ended, 0, 1) as pool:
         driver.request_checkpoint("dag/run/consume/0/try 2")
         driver.complete()
         driver.publish()
         before = len(looks)
         assert happened(lambda: len(looks) > before + 2, within=WITHIN)
-        assert member_pool.asked == []
+        assert pool.asked == []
         driver.request_checkpoint("dag/run/consume/0/try 1")
-        assert happened(lambda: member_pool.is_ending, within=WITHIN)
-    assert member_pool.asked == ["hold", "terminate"]
+        assert happened(lambda: pool.is_ending, within=WITHIN)
+    assert pool.asked == ["hold", "terminate"]
     assert ended == []
 
 
@@ -230,12 +209,9 @@ def test_a_drain_that_takes_too_long_is_left_alone(
     driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
 ) -> None:
     driver.process(driver.member(0), width=10)
-    member_pool = member_pool_of(driver, 0)
-    parent_watchdog = watched(driver, task_of(process, drain=0.5), ended)
-    parent_watchdog.hold(cast("MemberPool", member_pool))
-    with parent_watchdog.watching():
+    with watching(driver, task_of(process, drain=0.5), ended, 0) as pool:
         process.kill()
-        assert happened(lambda: member_pool.is_ending, within=WITHIN)
+        assert happened(lambda: pool.is_ending, within=WITHIN)
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
 
 
@@ -246,19 +222,15 @@ def test_without_the_store_the_members_end_as_by_sigterm(
         def read(self, name: RegionName) -> tuple[Region, object]:  # type: ignore[override]
             raise StoreUnavailable("away")
 
-    member_pool = member_pool_of(driver, 0)
-    away = Away(driver.clock)
-    parent_watchdog = watched(driver, task_of(process, drain=600), ended, store=away)
-    parent_watchdog.hold(cast("MemberPool", member_pool))
-    with parent_watchdog.watching():
+    with watching(driver, task_of(process, drain=600), ended, 0, store=Away(driver.clock)) as pool:
         process.kill()
-        assert happened(lambda: member_pool.is_ending, within=WITHIN)
+        assert happened(lambda: pool.is_ending, within=WITHIN)
 
 
 def test_before_anything_is_consumed_there_is_nothing_to_drain(
     driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
 ) -> None:
-    with watched(driver, task_of(process), ended).watching():
+    with ParentWatchdog(driver.store, driver.name, task=task_of(process), end_process=ended.append).watching():
         process.kill()
         assert happened(lambda: bool(ended), within=WITHIN)
     assert "nothing was consumed yet" in ended[0]
@@ -268,9 +240,7 @@ def test_members_that_don_t_end_are_ended(
     driver: Driver, process: subprocess.Popen[bytes], ended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parent_watchdog_module, "GRACE", 0.1)
-    parent_watchdog = watched(driver, task_of(process), ended)
-    parent_watchdog.hold(cast("MemberPool", member_pool_of(driver, 0)))
-    with parent_watchdog.watching():
+    with watching(driver, task_of(process), ended, 0):
         process.kill()
         assert happened(lambda: bool(ended), within=WITHIN)
     assert ended == ["its members did not end"]
@@ -279,18 +249,16 @@ def test_members_that_don_t_end_are_ended(
 def test_members_that_end_already_are_left_alone(
     driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
 ) -> None:
-    member_pool = replace(member_pool_of(driver, 0), is_ending=True)
-    parent_watchdog = watched(driver, task_of(process), ended)
-    parent_watchdog.hold(cast("MemberPool", member_pool))
-    with parent_watchdog.watching():
+    with watching(driver, task_of(process), ended, 0) as pool:
+        pool.is_ending = True
         watcher = next(t for t in threading.enumerate() if t.name == "watch task")
         process.kill()
         watcher.join(WITHIN)
         assert not watcher.is_alive()
-    assert member_pool.asked == []
+    assert pool.asked == []
 
 
 def test_where_there_is_nothing_to_watch_nothing_is_started(driver: Driver, ended: list[str]) -> None:
     before = threading.active_count()
-    with watched(driver, None, ended).watching():
+    with ParentWatchdog(driver.store, driver.name, task=None, end_process=ended.append).watching():
         assert threading.active_count() == before

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -16,13 +15,6 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import ConfigurationError
 
 WITHIN = 30.0
-
-
-@pytest.fixture
-def process() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process
-        process.kill()
 
 
 def task_of(process: subprocess.Popen[bytes]) -> Task:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -12,16 +10,14 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support.airflow_tasks import triggered
 from tests.support.driver import Driver
-from tests.support.live_region import live_region
 from tests.support.scripts import rewind
 
 
 @pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
-    with live_region(store_connection) as driver:
-        driver.up()
-        driver.process()
-        yield driver
+def driver(driver: Driver) -> Driver:
+    driver.up()
+    driver.process()
+    return driver
 
 
 def published(driver: Driver, sequence: CheckpointNumber) -> PublishedCheckpoint:

@@ -1,21 +1,19 @@
-"""What the tests of the operators share: a region in the store of the connection `kcr_default`."""
+"""What the tests of the operators share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
-from tests.support.driver import Driver
-from tests.support.live_region import live_region
+from airflow_kcr.operators import base
 from tests.support.reset_tasks import World, prepared
 
 
-@pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
-    """A region, flights, declared and stopped."""
-    with live_region(store_connection) as driver:
-        yield driver
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks look once before they give their slot up."""
+    monkeypatch.setattr(base, "PATIENCE", timedelta(0))
 
 
 @pytest.fixture

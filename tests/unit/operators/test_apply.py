@@ -107,19 +107,6 @@ def test_a_store_that_is_away_may_be_back_the_next_time(monkeypatch: pytest.Monk
     assert "hunter2" not in str(raised.value)
 
 
-def test_a_connection_that_is_missing_is_not_retried() -> None:
-    with pytest.raises(AirflowFailException, match="no Airflow connection 'nowhere'"):
-        operator(YAML, kcr_conn_id="nowhere").execute(task_context())
-
-
-def test_a_store_without_migrations_is_not_retried(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.support.airflow_home import connection_json
-
-    monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", connection_json(empty_database_url))
-    with pytest.raises(AirflowFailException, match="run `kcr store upgrade`"):
-        operator(YAML).execute(task_context())
-
-
 def test_it_is_made_without_a_look_at_anything() -> None:
     with DAG("d", schedule=None, default_args={"kcr_conn_id": "nowhere"}) as dag:
         made = operator(YAML)

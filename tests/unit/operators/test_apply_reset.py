@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.api import Plan, Region, ResetRequest
-from airflow_kcr.operators import base
 from airflow_kcr.operators.reset import KcrApplyResetOperator, KcrApproveResetOperator
 from airflow_kcr.operators.reset_form import markdown
 from airflow_kcr.protocol.evidence import CheckVerdict
@@ -31,12 +29,6 @@ from tests.support.reset_tasks import RUN, World, with_two_checkpoints
 def driver(driver: Driver) -> Driver:
     with_two_checkpoints(driver)
     return driver
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks look once before they give their slot up."""
-    monkeypatch.setattr(base, "PATIENCE", timedelta(0))
 
 
 @pytest.fixture

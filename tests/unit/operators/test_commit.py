@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,16 +10,14 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_kcr.errors import InvalidIdentifier
 from airflow_kcr.hooks.assets import region_asset
-from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, Requester
-from airflow_kcr.protocol.values import GroupId, Offset
+from airflow_kcr.protocol.values import Offset
 from airflow_kcr.runtime.leases import read_note
-from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, deferred, resumed, task_context
 from tests.support.driver import Driver
-from tests.support.live_region import FakeCluster, live_region
+from tests.support.live_region import FakeCluster
 from tests.support.scripts import boundary, located
 
 if TYPE_CHECKING:
@@ -33,31 +29,10 @@ RUN = Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-1")
 
 
 @pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
-    with live_region(store_connection) as driver:
-        driver.up()
-        driver.process()
-        yield driver
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks look once before they give their slot up."""
-    from airflow_kcr.operators import base
-
-    monkeypatch.setattr(base, "PATIENCE", timedelta(0))
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """What the hook sees of Kafka."""
-    cluster = FakeCluster()
-
-    def opened(self: KcrHook, spec: RegionSpec, group: GroupId) -> AbstractContextManager[object]:
-        return cluster.clusters(spec, group)
-
-    monkeypatch.setattr(KcrHook, "cluster", opened)
-    return cluster
+def driver(driver: Driver) -> Driver:
+    driver.up()
+    driver.process()
+    return driver
 
 
 REPORT = Asset(name="report", uri="file:///report")

@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,30 +27,19 @@ from airflow_kcr.spec import parse
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
-from tests.support.live_region import live_region
 
 TASK = FakeTask(task_id="consume", dag_id="flights_consumers", run_id="run", map_index=1)
 
 
-@pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
-    with live_region(store_connection) as driver:
-        yield driver
+class Submits:
+    """A stand-in for spark-submit on `PATH`, which runs these lines and notes how it was called."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self("exit 0")
 
-@pytest.fixture
-def submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts a stand-in for spark-submit on `PATH`, which runs these lines and notes how it was called."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setenv("SUBMITTED", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))  # Spark's cache of jars is there
-    monkeypatch.delenv("SPARK_HOME", raising=False)
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
-
-    def write(body: str) -> None:
-        program = folder / "spark-submit"
+    def __call__(self, body: str) -> None:
+        program = self.folder / "bin" / "spark-submit"
         program.write_text(
             "#!/bin/sh\n"
             'for argument in "$@"; do printf "%s\\n" "$argument"; done > "$SUBMITTED/arguments"\n'
@@ -60,17 +48,34 @@ def submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
         )
         program.chmod(program.stat().st_mode | stat.S_IEXEC)
 
-    write("exit 0")
-    return write
+    @property
+    def was_called(self) -> bool:
+        return (self.folder / "arguments").exists()
+
+    def arguments(self) -> list[str]:
+        return (self.folder / "arguments").read_text().splitlines()
+
+    def environment(self) -> dict[str, str]:
+        pairs = (line.partition("=") for line in (self.folder / "environment").read_text().splitlines())
+        return {name: value for name, _, value in pairs}
 
 
-def arguments(folder: Path) -> list[str]:
-    return (folder / "arguments").read_text().splitlines()
+def spark_at(monkeypatch: pytest.MonkeyPatch, host: str, **more: Any) -> None:  # noqa: ANN401 (JSON)
+    connection = {"conn_type": "spark", "host": host, **more}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
 
 
-def environment(folder: Path) -> dict[str, str]:
-    pairs = (line.partition("=") for line in (folder / "environment").read_text().splitlines())
-    return {name: value for name, _, value in pairs}
+@pytest.fixture
+def submits(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submits:
+    """What a task starts in the place of Spark, for members of a region that is there."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("SUBMITTED", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))  # Spark's cache of jars is there
+    for name in ("SPARK_HOME", "KRB5CCNAME"):
+        monkeypatch.delenv(name, raising=False)
+    spark_at(monkeypatch, "local[2]")
+    return Submits(tmp_path)
 
 
 def consume(task: FakeTask = TASK, **options: Any) -> KcrConsumeOperator:  # noqa: ANN401
@@ -88,7 +93,7 @@ LOCK_IS_FREE = (
 
 
 def test_spark_fetches_jars_while_no_other_task_does_and_only_until_they_are_there(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path
+    submits: Submits, tmp_path: Path
 ) -> None:
     submits(
         f"{LOCK_IS_FREE} && exit 7\n"
@@ -99,9 +104,7 @@ def test_spark_fetches_jars_while_no_other_task_does_and_only_until_they_are_the
     assert list((tmp_path / ".ivy2.5.2").glob(".kcr-?*"))
 
 
-def test_jars_that_were_not_fetched_are_fetched_alone_again(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_jars_that_were_not_fetched_are_fetched_alone_again(submits: Submits, tmp_path: Path) -> None:
     submits("exit 1")
     with pytest.raises(AirflowException):
         consume()
@@ -111,11 +114,9 @@ def test_jars_that_were_not_fetched_are_fetched_alone_again(
 # -- what is started ---------------------------------------------------------------------------------------------------
 
 
-def test_the_application_is_started_with_its_members_and_the_connector(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_the_application_is_started_with_its_members_and_the_connector(submits: Submits) -> None:
     consume(indexes="1,0", read_options={"kafka.max.poll.records": "7"}, conf={"spark.executor.memory": "1g"})
-    given = arguments(tmp_path)
+    given = submits.arguments()
     at = next(n for n, argument in enumerate(given) if argument.endswith("__main__.py"))
     assert Path(given[at]).is_file()
     assert given[at + 1 :] == [
@@ -128,69 +129,55 @@ def test_the_application_is_started_with_its_members_and_the_connector(
     assert ("--name", "kcr flights g 0,1") in options
 
 
-def test_a_jar_is_used_instead_of_the_coordinate(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_a_jar_is_used_instead_of_the_coordinate(submits: Submits) -> None:
     consume(jars="a.jar,b.jar", packages="org.x:y:1")
-    given = arguments(tmp_path)
+    given = submits.arguments()
     assert given[given.index("--jars") + 1] == "a.jar,b.jar"
     assert given[given.index("--packages") + 1] == "org.x:y:1"
 
 
+TABLE = "{kind: postgres, url: 'postgresql://db/air', table: out}"
+LAKE = "{kind: files, path: /lake/out, format: delta}"
+
+
 @pytest.mark.parametrize(
-    ("options", "packages"),
+    ("own", "of_another_group", "options", "packages"),
     [
-        ({}, (POSTGRES_DRIVER,)),
-        ({"packages": "org.x:y:1"}, ("org.x:y:1", POSTGRES_DRIVER)),
-        ({"packages": "org.postgresql:postgresql:42.7.1"}, ("org.postgresql:postgresql:42.7.1",)),
-        ({"jars": "all.jar"}, ()),
+        (TABLE, "", {}, (POSTGRES_DRIVER,)),
+        (TABLE, "", {"packages": "org.x:y:1"}, ("org.x:y:1", POSTGRES_DRIVER)),
+        (TABLE, "", {"packages": "org.postgresql:postgresql:42.7.1"}, ("org.postgresql:postgresql:42.7.1",)),
+        (TABLE, "", {"jars": "all.jar"}, ()),
+        ("", LAKE, {}, (DELTA,)),
+        ("", LAKE, {"packages": "io.delta:delta-spark_2.13:4.1.0"}, ("io.delta:delta-spark_2.13:4.1.0",)),
+        ("", LAKE, {"packages": "io.delta:delta-spark_4.0_2.13:4.4.0"}, ("io.delta:delta-spark_4.0_2.13:4.4.0",)),
+        ("", LAKE, {"jars": "all.jar"}, ()),
     ],
 )
-def test_a_group_with_a_sink_is_given_the_driver_of_its_database(
-    options: dict[str, Any], packages: tuple[str, ...]
+def test_members_are_given_what_their_tables_and_every_groups_checkpoints_are_written_with(
+    own: str, of_another_group: str, options: dict[str, Any], packages: tuple[str, ...]
 ) -> None:
+    g, h = (f"sinks: {{out: {sink}}}" if sink else "members: 1" for sink in (own, of_another_group))
     spec = parse(
-        "region: flights\nkafka: {bootstrap.servers: 'broker:9092'}\n"
-        "groups: [{group_id: g, topics: [t], pipeline: 'm:f', "
-        "sinks: {out: {kind: postgres, url: 'postgresql://db/air', table: out}}}]\n"
+        "region: flights\nkafka: {bootstrap.servers: 'broker:9092'}\ngroups:\n"
+        f"  - {{group_id: g, topics: [t], pipeline: 'm:f', {g}}}\n"
+        f"  - {{group_id: h, topics: [t], pipeline: 'm:f', {h}}}\n"
     )
     operator = KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0, **options)
     assert operator._submission(spec, (0,), takeover=False).packages == packages
 
 
-@pytest.mark.parametrize(
-    ("options", "packages"),
-    [
-        ({}, (DELTA,)),
-        ({"packages": "io.delta:delta-spark_2.13:4.1.0"}, ("io.delta:delta-spark_2.13:4.1.0",)),
-        ({"packages": "io.delta:delta-spark_4.0_2.13:4.4.0"}, ("io.delta:delta-spark_4.0_2.13:4.4.0",)),
-        ({"jars": "all.jar"}, ()),
-    ],
-)
-def test_members_of_every_group_are_given_what_a_table_of_checkpoints_is_written_with(
-    options: dict[str, Any], packages: tuple[str, ...]
-) -> None:
-    spec = parse(
-        "region: flights\nkafka: {bootstrap.servers: 'broker:9092'}\n"
-        "groups: [{group_id: g, topics: [t], pipeline: 'm:f'}, {group_id: h, topics: [t], pipeline: 'm:f', "
-        "sinks: {out: {kind: files, path: /lake/out, format: delta}}}]\n"
-    )
-    operator = KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0, **options)
-    assert operator._submission(spec, (0,), takeover=False).packages == packages
-
-
-def test_a_second_try_takes_the_members_over(driver: Driver, submits: Callable[[str], None], tmp_path: Path) -> None:
+def test_a_second_try_takes_the_members_over(submits: Submits) -> None:
     consume()
-    assert "--takeover" not in arguments(tmp_path)
+    assert "--takeover" not in submits.arguments()
     consume(FakeTask(task_id="consume", try_number=2))
-    assert "--takeover" in arguments(tmp_path)
+    assert "--takeover" in submits.arguments()
 
 
 def test_the_driver_finds_store_and_task_in_its_environment_and_a_session_of_its_own(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path, store_connection: str
+    submits: Submits, tmp_path: Path, store_connection: str
 ) -> None:
     consume()
-    found = environment(tmp_path)
+    found = submits.environment()
     assert found["KCR_STORE_URL"].startswith("postgresql")
     assert found["KCR_TASK_PID"] == str(os.getpid())
     assert found["KCR_TASK_PARENT"] == str(os.getppid())
@@ -198,18 +185,16 @@ def test_the_driver_finds_store_and_task_in_its_environment_and_a_session_of_its
     assert found["KCR_TASK_GONE_DRAIN"] == "30"
     assert found["PYSPARK_DRIVER_PYTHON"]
     assert int((tmp_path / "session").read_text()) != os.getsid(0)
-    assert not any("postgresql" in argument or "KCR_" in argument for argument in arguments(tmp_path))
+    assert not any("postgresql" in argument or "KCR_" in argument for argument in submits.arguments())
 
 
-def test_on_yarn_nothing_of_it_gets_into_the_command_line(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_yarn_nothing_of_it_gets_into_the_command_line(submits: Submits, monkeypatch: pytest.MonkeyPatch) -> None:
     # The provider writes `env_vars` into the command there.
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    spark_at(monkeypatch, "yarn")
     consume(env_vars={"COLOUR": "red"})
-    assert "spark.yarn.appMasterEnv.COLOUR=red" in arguments(tmp_path)
-    assert not any("postgresql" in argument or "KCR_" in argument for argument in arguments(tmp_path))
-    assert environment(tmp_path)["KCR_STORE_URL"]
+    assert "spark.yarn.appMasterEnv.COLOUR=red" in submits.arguments()
+    assert not any("postgresql" in argument or "KCR_" in argument for argument in submits.arguments())
+    assert submits.environment()["KCR_STORE_URL"]
 
 
 @pytest.mark.parametrize(
@@ -234,9 +219,7 @@ def test_a_secret_is_refused_where_the_dag_is_read_before_it_is_stored(options: 
 
 
 @pytest.mark.parametrize("place", ["conf", "env_vars", "read_options"])
-def test_a_secret_that_a_template_brings_is_refused_before_anything_starts(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path, place: str
-) -> None:
+def test_a_secret_that_a_template_brings_is_refused_before_anything_starts(submits: Submits, place: str) -> None:
     options: dict[str, Any] = {
         "region": "flights",
         "group_id": "g",
@@ -248,7 +231,7 @@ def test_a_secret_that_a_template_brings_is_refused_before_anything_starts(
     with pytest.raises(AirflowFailException, match=rf"{place} holds what may be a secret: kafka\.x") as raised:
         operator.execute.__wrapped__(operator, task_context(TASK))  # type: ignore[attr-defined]
     assert "pw" not in str(raised.value)
-    assert not (tmp_path / "arguments").exists()
+    assert not submits.was_called
 
 
 def test_it_can_be_mapped_over_its_indexes_and_a_dag_of_it_is_stored_without_a_secret() -> None:
@@ -270,13 +253,13 @@ def test_every_field_that_names_something_is_templated() -> None:
 # -- how it ends -------------------------------------------------------------------------------------------------------
 
 
-def test_it_succeeds_when_the_region_has_stopped(driver: Driver, submits: Callable[[str], None]) -> None:
+def test_it_succeeds_when_the_region_has_stopped(driver: Driver, submits: Submits) -> None:
     assert driver.region.state == "stopped"
     consume()
 
 
 def test_an_application_that_was_told_to_end_while_the_region_goes_on_is_tried_again(
-    driver: Driver, submits: Callable[[str], None]
+    driver: Driver, submits: Submits
 ) -> None:
     driver.up()
     with pytest.raises(AirflowException, match="told to end while region flights is running") as raised:
@@ -296,9 +279,7 @@ def test_an_application_that_was_told_to_end_while_the_region_goes_on_is_tried_a
         ("kill -9 $$", False, "was ended by SIGKILL"),
     ],
 )
-def test_its_exit_status_says_whether_a_retry_can_help(
-    driver: Driver, submits: Callable[[str], None], body: str, final: bool, message: str
-) -> None:
+def test_its_exit_status_says_whether_a_retry_can_help(submits: Submits, body: str, final: bool, message: str) -> None:
     submits(body)
     with pytest.raises(AirflowException) as raised:
         consume()
@@ -306,9 +287,7 @@ def test_its_exit_status_says_whether_a_retry_can_help(
     assert message in str(raised.value)
 
 
-def test_spark_s_last_words_are_shown_only_where_it_fails(
-    driver: Driver, submits: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spark_s_last_words_are_shown_only_where_it_fails(submits: Submits, capsys: pytest.CaptureFixture[str]) -> None:
     submits("echo '26/01/01 12:00:00 INFO SparkContext: hello'; exit 0")
     consume()
     assert "hello" not in capsys.readouterr().out
@@ -318,9 +297,7 @@ def test_spark_s_last_words_are_shown_only_where_it_fails(
     assert "Spark: 26/01/01 12:00:00 INFO SparkContext: hello" in capsys.readouterr().out
 
 
-def test_the_application_is_told_by_xcom_as_soon_as_it_tells_of_itself(
-    driver: Driver, submits: Callable[[str], None]
-) -> None:
+def test_the_application_is_told_by_xcom_as_soon_as_it_tells_of_itself(submits: Submits) -> None:
     told = {"application": "local-1", "ui": "http://here:4040", "host": "here", "pid": 1, "started": 5, "members": {}}
     submits(f"echo 'kcr-application: {json.dumps(told)}'; echo 'kcr-application: broken'")
     task = FakeTask(task_id="consume")
@@ -342,28 +319,19 @@ def test_the_application_is_told_by_xcom_as_soon_as_it_tells_of_itself(
         ({"conf": {"spark.speculation": "true"}}, "spark.speculation"),
         ({"kcr_conn_id": "nobody"}, "there is no Airflow connection 'nobody'"),
         ({"conn_id": "nobody"}, "there is no Airflow connection 'nobody'"),
+        ({"use_krb5ccache": True}, "spark-submit can't be called as asked: KRB5CCNAME"),
     ],
 )
 def test_what_can_t_work_fails_at_once_and_is_not_tried_again(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path, options: dict[str, Any], message: str
+    submits: Submits, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(AirflowFailException) as raised:
         consume(**options)
     assert message in str(raised.value)
-    assert not (tmp_path / "arguments").exists()
+    assert not submits.was_called
 
 
-def test_what_the_provider_finds_missing_before_it_starts_anything_is_not_tried_again(
-    driver: Driver, submits: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("KRB5CCNAME", raising=False)
-    with pytest.raises(AirflowFailException, match="spark-submit can't be called as asked: KRB5CCNAME"):
-        consume(use_krb5ccache=True)
-
-
-def test_a_spark_home_that_leads_nowhere_fails_at_once(
-    driver: Driver, submits: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spark_home_that_leads_nowhere_fails_at_once(submits: Submits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/nowhere")
     with pytest.raises(AirflowFailException, match="SPARK_HOME is /nowhere"):
         consume()
@@ -399,19 +367,19 @@ def deferred(**options: Any) -> tuple[TaskDeferred, FakeTask]:  # noqa: ANN401
 
 @pytest.fixture
 def yarn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    spark_at(monkeypatch, "yarn")
 
 
 LAST = "flights_checkpoint/scheduled__2026-01-01T12:05:00+00:00/consume/-1/try 1"
 
 
 def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_slot(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path, yarn: None
+    driver: Driver, submits: Submits, yarn: None
 ) -> None:
     submits("echo 'INFO Client: Submitted application application_17_0042'")
     driver.up()
     raised, task = deferred(indexes=[0, 1])
-    given = arguments(tmp_path)
+    given = submits.arguments()
     assert given[given.index("--deploy-mode") + 1] == "cluster"
     assert "spark.yarn.submit.waitAppCompletion=false" in given
     assert "spark.yarn.am.waitTime=600s" in given
@@ -441,7 +409,7 @@ def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_sl
     ],
 )
 def test_settings_that_java_or_spark_find_impossible_are_not_tried_again(
-    driver: Driver, submits: Callable[[str], None], said: str
+    driver: Driver, submits: Submits, said: str
 ) -> None:
     submits(f"cat <<'END'\n{said}\nEND\nexit 1")
     driver.up()
@@ -463,7 +431,7 @@ YARNS = """\
 
 
 def test_of_what_yarns_client_says_the_name_and_the_page_are_kept_and_shown_once(
-    driver: Driver, submits: Callable[[str], None], yarn: None
+    driver: Driver, submits: Submits, yarn: None
 ) -> None:
     submits(f"cat <<'END'\n{YARNS}END")
     driver.up()
@@ -487,19 +455,16 @@ def test_what_the_trigger_says_is_how_the_task_ends(status: str, error: type[Air
         operator.resume(task_context(TASK), {"status": status, "detail": "gone"})
 
 
-def test_a_cluster_that_refuses_the_application_fails_the_task(
-    driver: Driver, submits: Callable[[str], None], yarn: None
-) -> None:
+def test_a_cluster_that_refuses_the_application_fails_the_task(submits: Submits, yarn: None) -> None:
     submits("echo 'Exception in thread main: queue is full'; exit 1")
     with pytest.raises(AirflowException, match="ended with status 1"):
         consume(deploy_mode="cluster")
 
 
 def test_a_standalone_cluster_runs_no_python_driver(
-    driver: Driver, submits: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    driver: Driver, submits: Submits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = {"conn_type": "spark", "host": "spark://master:7077"}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    spark_at(monkeypatch, "spark://master:7077")
     with pytest.raises(AirflowFailException, match="spark://master:7077 runs no Python driver in the cluster"):
         consume(deploy_mode="cluster")
 
@@ -513,13 +478,9 @@ def test_a_standalone_cluster_runs_no_python_driver(
     ],
 )
 def test_a_connection_that_the_provider_refuses_is_not_tried_again(
-    driver: Driver,
-    submits: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
-    connection: dict[str, Any],
-    message: str,
+    submits: Submits, monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+    spark_at(monkeypatch, **connection)
     # As where the provider for Kubernetes is not installed.
     monkeypatch.delattr("airflow.providers.apache.spark.hooks.spark_submit.kube_client")
     with pytest.raises(AirflowFailException) as raised:
@@ -535,17 +496,9 @@ def test_a_connection_that_the_provider_refuses_is_not_tried_again(
     ],
 )
 def test_on_kubernetes_the_program_is_one_of_the_image_and_the_store_s_address_a_secret_of_the_cluster(
-    driver: Driver,
-    submits: Callable[[str], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    program: str,
+    driver: Driver, submits: Submits, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], program: str
 ) -> None:
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_SPARK_DEFAULT",
-        json.dumps({"conn_type": "spark", "host": "k8s://https://cluster", "extra": {"namespace": "kcr"}}),
-    )
+    spark_at(monkeypatch, "k8s://https://cluster", extra={"namespace": "kcr"})
     submits(
         "echo 'INFO LoggingPodStatusWatcherImpl: Deployed Spark application kcr with application ID spark-1 and "
         "submission ID kcr:kcr-flights-driver into Kubernetes'"
@@ -554,17 +507,17 @@ def test_on_kubernetes_the_program_is_one_of_the_image_and_the_store_s_address_a
     reference = "spark.kubernetes.driver.secretKeyRef.KCR_STORE_URL"
     _, task = deferred(conf={reference: "kcr:store-url"}, **options)
     assert task.xcoms["kcr_application"] == {"application": "kcr-flights-driver"}
-    given = arguments(tmp_path)
+    given = submits.arguments()
     assert program in given
     assert f"{reference}=kcr:store-url" in given
     assert "spark.kubernetes.submission.waitAppCompletion=false" in given
     assert not any("postgresql" in argument for argument in given)
     # Spark would have the driver started with it, in an image that has other paths.
-    assert "PYSPARK_DRIVER_PYTHON" not in environment(tmp_path)
+    assert "PYSPARK_DRIVER_PYTHON" not in submits.environment()
 
 
 def test_a_kill_on_the_way_to_the_cluster_ends_the_hand_over(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path, yarn: None
+    driver: Driver, submits: Submits, tmp_path: Path, yarn: None
 ) -> None:
     driver.up()
     submits('touch "$SUBMITTED/at-work"; exec sleep 60')
@@ -580,7 +533,7 @@ def test_a_kill_on_the_way_to_the_cluster_ends_the_hand_over(
         signal.signal(signal.SIGALRM, before)
 
 
-def test_the_store_s_address_is_no_setting_of_spark(driver: Driver, submits: Callable[[str], None], yarn: None) -> None:
+def test_the_store_s_address_is_no_setting_of_spark(submits: Submits, yarn: None) -> None:
     with pytest.raises(AirflowFailException, match="by the cluster's own secrets"):
         consume(deploy_mode="cluster", conf={"spark.yarn.appMasterEnv.KCR_STORE_URL": "postgresql://store/kcr"})
 
@@ -589,7 +542,7 @@ def test_the_store_s_address_is_no_setting_of_spark(driver: Driver, submits: Cal
 
 
 def test_a_kill_asks_the_region_for_a_checkpoint_and_does_not_end_the_application(
-    driver: Driver, submits: Callable[[str], None], tmp_path: Path
+    driver: Driver, submits: Submits, tmp_path: Path
 ) -> None:
     driver.up()
     driver.process(driver.member(0), width=10)

@@ -104,12 +104,6 @@ def at_boundary(driver: Driver, boundary: datetime, offset: int) -> None:
         driver.publish()
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks look once before they give their slot up."""
-    monkeypatch.setattr(base, "PATIENCE", timedelta(0))
-
-
 Start: TypeAlias = Callable[[str], Driver]
 
 
@@ -231,21 +225,6 @@ def test_a_late_scheduler_finds_the_checkpoint_that_the_region_made_itself(start
     assert driver.region.next_sequence == before
 
 
-def test_each_run_has_the_records_of_its_interval_when_airflow_was_down_for_five(start: Start) -> None:
-    driver = start(BY_RUN)
-    last = last_boundary(driver)
-    bounds = [last - n * FIVE for n in (4, 3, 2, 1, 0)]
-    found = []
-    for number, boundary in enumerate(bounds, start=1):
-        run = Run(boundary)
-        waiting = deferred(run)
-        at_boundary(driver, boundary, 10 * number)
-        found.append(resumed(waiting, run)["sequence"])
-    assert found == sorted(set(found))
-    offsets = [set(driver.region.offsets[s].values()) for s in found]
-    assert offsets == [{10}, {20}, {30}, {40}, {50}]
-
-
 def test_an_earlier_run_that_asks_when_a_later_one_is_served_shares_its_checkpoint_and_says_so(start: Start) -> None:
     driver = start(BY_RUN)
     last = last_boundary(driver)
@@ -337,19 +316,6 @@ def test_an_interval_of_another_phase_is_refused_without_a_retry_and_nothing_is_
     assert driver.region.requests == {}
 
 
-def test_an_interval_of_another_zone_is_refused(start: Start) -> None:
-    driver = start("{cron: '0 0 * * *', timezone: Asia/Kolkata, request: dag_run}")
-    midnight = now_of(driver).replace(hour=0, minute=0, second=0, microsecond=0)
-    with pytest.raises(AirflowFailException, match="Asia/Kolkata"):
-        operator().execute(Run(midnight, length=timedelta(days=1)).context)
-
-
-def test_an_interval_of_no_length_is_refused_with_the_timetables_that_have_one(start: Start) -> None:
-    driver = start(BY_RUN)
-    with pytest.raises(AirflowFailException, match="CronDataIntervalTimetable"):
-        operator().execute(Run(last_boundary(driver), length=timedelta(0)).context)
-
-
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
@@ -365,15 +331,6 @@ def test_a_cleared_run_finds_its_checkpoint_again(start: Start) -> None:
     at_boundary(driver, boundary, 20)
     assert resumed(waiting, later)["sequence"] > first["sequence"]
     assert operator().execute(run.context) == first
-
-
-def test_a_retry_while_the_first_try_still_waits_asks_for_nothing_new(start: Start) -> None:
-    driver = start(BY_RUN)
-    run = Run(last_boundary(driver))
-    deferred(run)
-    counter = driver.region.counter
-    deferred(run)
-    assert driver.region.counter == counter
 
 
 def test_an_aborted_checkpoint_fails_with_who_was_late_and_a_retry_gets_another_one(store_connection: str) -> None:
@@ -451,12 +408,6 @@ def test_a_store_that_was_away_is_retried(start: Start) -> None:
     with pytest.raises(AirflowException, match="can't be reached") as failed:
         resumed(waiting, run, {"status": "store_away", "detail": "the store at host/kcr can't be reached"})
     assert not isinstance(failed.value, AirflowFailException)
-
-
-def test_an_unknown_region_is_named_with_those_that_there_are(start: Start) -> None:
-    start("")
-    with pytest.raises(AirflowFailException, match="it has: flights"):
-        operator(region="flight").execute(Run(None, "manual__1").context)
 
 
 def test_a_position_past_the_boundary_is_refused_unless_an_inexact_checkpoint_is_allowed(start: Start) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -9,11 +8,9 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import UNDECLARED, GroupId
 from airflow_kcr.sinks.files.layout import FileTarget
-from airflow_kcr.sinks.group import GroupSinks, checked_sinks
+from airflow_kcr.sinks.group import checked_sinks
 from airflow_kcr.sinks.kinds.files import DeclaredFolder
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
-from tests.support.driver import Driver
-from tests.support.sink_files import Files
 
 G, H = GroupId("g"), GroupId("h")
 MIB = 1024 * 1024
@@ -51,12 +48,3 @@ def test_the_file_sinks_of_all_groups_are_found() -> None:
 def test_a_variable_that_is_not_set_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"sinks\.out\.path needs LAKE"):
         file_targets(spec(), {})
-
-
-def test_members_of_every_group_publish_and_those_of_its_own_are_fenced(tmp_path: Path) -> None:
-    driver = Driver()
-    driver.up()
-    sink = Files(driver, tmp_path / "out").sink
-    own, other = GroupSinks(own={"out": sink}), GroupSinks(own={}, of_others=(sink,))
-    assert own.fenced
-    assert not other.fenced

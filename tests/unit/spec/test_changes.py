@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.rules import (
     LATEST,
     Assignor,
@@ -177,13 +176,6 @@ class TestSplit:
     def test_waits_for_new_clients_even_where_every_field_counts_at_once(self) -> None:
         new = small(timeouts=Timeouts(reset=seconds(400)))
         assert split(small(), new) == (new, new)
-
-    def test_refuses_another_region(self) -> None:
-        with pytest.raises(SpecError, match=r"region: can't change.*make another region"):
-            split(small(), small(region="s"))
-
-    def test_of_a_spec_with_itself_is_itself(self) -> None:
-        assert split(small(), small()) == (small(), None)
 
 
 def test_differences_are_between_whole_specs() -> None:

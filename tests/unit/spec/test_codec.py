@@ -8,21 +8,15 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.rules import (
-    EARLIEST,
-    Assignor,
     CheckpointMode,
     Delivery,
-    ForeignConsumerPolicy,
     OutOfRangePolicy,
-    RetentionRules,
     SinkMode,
     parse_start,
 )
 from airflow_kcr.protocol.timeouts import Timeouts, setting_name
 from airflow_kcr.spec import (
     FOREVER,
-    BatchSpec,
-    CheckpointSpec,
     GroupSpec,
     HistorySpec,
     RegionSpec,
@@ -32,43 +26,13 @@ from airflow_kcr.spec import (
     parse,
 )
 from airflow_kcr.spec.fields import declared
-from tests.unit.spec.examples import FULL, SMALL, findings
+from tests.unit.spec.examples import SMALL, findings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 class TestWhatIsRead:
-    def test_is_every_field_of_the_example(self) -> None:
-        assert parse(FULL) == RegionSpec(
-            region="flights",
-            kafka={"bootstrap.servers": "127.0.0.1:9092"},
-            groups=(
-                GroupSpec(
-                    group_id="flights-etl",
-                    topics=("flights",),
-                    members=3,
-                    start=EARLIEST,
-                    pipeline="jobs.flights:process",
-                    delivery=Delivery.AT_LEAST_ONCE,
-                    assignor=Assignor.RANGE,
-                    static_membership=True,
-                ),
-            ),
-            checkpoint=CheckpointSpec(
-                every=timedelta(minutes=5), timezone="UTC", request=CheckpointMode.AUTO, grace=timedelta(seconds=2)
-            ),
-            batch=BatchSpec(
-                target=timedelta(seconds=2), min_records=1000, max_records=2_000_000, timeout=timedelta(minutes=2)
-            ),
-            timeouts=Timeouts(drain=timedelta(seconds=180), reset=timedelta(seconds=300)),
-            max_failures=5,
-            foreign_consumers=ForeignConsumerPolicy.FAIL,
-            out_of_range=OutOfRangePolicy.FAIL,
-            beyond_end=OutOfRangePolicy.FAIL,
-            retention=RetentionRules(keep=20, max_age=timedelta(days=7)),
-        )
-
     def test_has_defaults_for_what_is_left_out(self) -> None:
         assert parse(SMALL) == RegionSpec(
             region="r",
@@ -115,11 +79,6 @@ beyond_end: earliest
         assert spec.cluster_of("b") == (None, "c")
         assert spec.checkpoint.request is CheckpointMode.DAG_RUN
         assert (spec.out_of_range, spec.beyond_end) == (OutOfRangePolicy.LATEST, OutOfRangePolicy.EARLIEST)
-
-    def test_a_policy_that_is_none_is_refused_with_those_that_there_are(self) -> None:
-        with pytest.raises(SpecError) as refused:
-            parse(f"{SMALL}foreign_consumers: hold\n")
-        assert "'hold' is not accepted: use fail, warn" in str(refused.value)
 
     def test_kafka_settings_become_text_with_their_references_as_they_are(self) -> None:
         spec = parse(SMALL.replace("'localhost:9092'", "x, a: 5, b: true, c: 1.5, sasl.password: '${P}'"))

@@ -313,9 +313,6 @@ class TestRules:
         assert (rules.checkpoint.grace, rules.checkpoint.catchup) == (seconds(3), True)
         assert (rules.out_of_range, rules.beyond_end) == (OutOfRangePolicy.LATEST, OutOfRangePolicy.FAIL)
 
-    def test_of_equal_specs_are_equal(self) -> None:
-        assert small().rules() == small().rules()
-
 
 def test_a_spec_can_be_a_key() -> None:
     assert {small(): 1}[small()] == 1

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.rules import Delivery, FileFormat, SinkMode
-from airflow_kcr.spec import Difference, RegionSpec, SinkKind, SinkSpec, TakesEffect, differences, parse
+from airflow_kcr.spec import Difference, SinkKind, SinkSpec, TakesEffect, differences, parse
 from tests.unit.spec.examples import findings, group, small
 
 HEAD = """
@@ -49,18 +49,6 @@ class TestWhatIsRead:
     def test_is_the_same_in_any_order(self) -> None:
         one, other = sink(name="a"), sink(name="b")
         assert small(group(sinks=(one, other))) == small(group(sinks=(other, one)))
-
-    def test_comes_back_from_json_with_its_references(self) -> None:
-        spec = small(group(sinks=(sink(mode=SinkMode.UPSERT, key=("a",)), sink(name="y"))))
-        assert spec.to_json()["groups"][0]["sinks"] == {
-            "x": {"kind": "postgres", "table": "t", "url": "${DB}", "mode": "upsert", "key": ["a"]},
-            "y": {"kind": "postgres", "table": "t", "url": "${DB}", "mode": "append"},
-        }
-        assert RegionSpec.from_json(spec.to_json_text()) == spec
-        assert hash(RegionSpec.from_json(spec.to_json())) == hash(spec)
-
-    def test_is_nothing_in_the_json_of_a_group_without_sinks(self) -> None:
-        assert "sinks" not in small().to_json()["groups"][0]
 
     def test_shows_no_url(self) -> None:
         assert "hunter2" not in repr(sink(url="postgresql://u:hunter2@h/d"))
@@ -161,11 +149,6 @@ class TestFiles:
         expected = file_sink(path="s3a://b/x", format=FileFormat.PARQUET, file_size_mib=64)
         assert spec.group("g").sinks == (expected,)
 
-    def test_come_back_from_json(self) -> None:
-        spec = small(group(sinks=(file_sink(),)))
-        assert spec.to_json()["groups"][0]["sinks"] == {"x": {"kind": "files", "path": "/data/x"}}
-        assert RegionSpec.from_json(spec.to_json_text()) == spec
-
     @pytest.mark.parametrize(
         "path",
         ["/data", "file:///data", "s3a://b/x", "hdfs://h:9000/x", "hdfs:///x", "${ROOT}/x", "s3a://${B}/x", "${ALL}",
@@ -236,7 +219,3 @@ class TestChanges:
             == differences(new, old)
             == [Difference("groups[g].sinks", TakesEffect.NEXT_CHECKPOINT)]
         )
-
-
-def test_only_what_is_appended_can_be_restored() -> None:
-    assert [mode for mode in SinkMode if mode.restorable] == [SinkMode.APPEND]

@@ -11,7 +11,6 @@ from airflow_kcr.protocol.values import UNDECLARED, RegionName
 from airflow_kcr.store.postgres import layouts
 from airflow_kcr.store.postgres.layouts import HEAD_COLUMNS, head_values
 from airflow_kcr.store.postgres.row_layout import TableLayout
-from airflow_kcr.store.postgres.statements import array
 from tests.support.catalogue import SNAPSHOT, tables_in
 
 TABLES = {found.name: found for found in vars(layouts).values() if isinstance(found, TableLayout)}
@@ -37,10 +36,3 @@ def test_every_plain_field_of_a_region_is_in_its_own_row() -> None:
         == head_values(region).keys()
     )
     assert {"id", "name", *HEAD_COLUMNS} == {*tables_in(SNAPSHOT.read_text())["region"][0]}
-
-
-def test_arrays_are_texts_that_postgres_reads() -> None:
-    assert array([1, None, -2]) == "{1,NULL,-2}"
-    assert array(['a"b', "c\\d", "e,f", "", "NULL", None]) == r'{"a\"b","c\\d","e,f","","NULL",NULL}'
-    assert array([]) == "{}"
-    assert array([True, None]) == [True, None]

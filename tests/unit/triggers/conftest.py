@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from time import monotonic
 
 import pytest
 
 from tests.support.driver import Driver
-from tests.support.live_region import live_region
 
 PATIENCE = 20.0
 """Seconds after which a test gives up; reached only when something is wrong."""
 
 
 @pytest.fixture
-def driver(store_connection: str) -> Iterator[Driver]:
+def driver(driver: Driver) -> Driver:
     """A running region in the store of the connection `kcr_default`."""
-    with live_region(store_connection) as driver:
-        driver.up()
-        yield driver
+    driver.up()
+    return driver
 
 
 @pytest.fixture

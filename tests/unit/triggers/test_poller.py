@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers import probes
 from airflow_kcr.triggers import waits as poller_module
 from airflow_kcr.triggers.payloads import LagBelow, Status
-from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
+from airflow_kcr.triggers.probes import StoreProbes
 from airflow_kcr.triggers.waits import Poller, TriggerWait
 from tests.support.breaking_proxy import Way
 from tests.support.driver import Driver
@@ -84,50 +84,6 @@ def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
         await until(lambda: not poller.is_running and connections(store_connection) == before)
 
     running(main)
-
-
-def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_each_kind(
-    driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver.handle(PauseRegion())
-    driver.handle(StartRegion())
-    driver.request_checkpoint("n")
-    payloads = (RequestPublished(request_id=RequestId("n")), CheckpointExists(sequence=CheckpointNumber(9)), PAUSED)
-    costs: list[int] = []
-    probe = StoreProbes.probe_all
-
-    def counted(
-        self: StoreProbes, wanted: Mapping[RegionName, Mapping[WaitingFor, KcrHook]]
-    ) -> dict[tuple[RegionName, WaitingFor], ProbeResult]:
-        before = len(run)
-        found = probe(self, wanted)
-        costs.append(len(run) - before)
-        return found
-
-    monkeypatch.setattr(StoreProbes, "probe_all", counted)
-
-    async def cost(number: int) -> tuple[set[int], int]:
-        """Return how many statements looks took, but for the first, which asks for the schema; and the threads."""
-        costs.clear()
-        poller = Poller.at(make_url(store_connection), TICK)
-        waited_for = [payloads[place % len(payloads)] for place in range(number)]
-        tasks = [asyncio.create_task(poller.wait(waits(driver, one))) for one in waited_for]
-        await until(lambda: len(costs) >= 6)
-        threads = sum(thread.name.startswith("kcr") for thread in threading.enumerate())
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        await until(lambda: not poller.is_running)
-        return set(costs[1:]), threads
-
-    with statements() as run:
-
-        async def main() -> None:
-            many, one = await cost(200), await cost(1)
-            assert many == one
-            assert many[0] == {1}, "nothing happens: whether anything did is asked, and nothing else"
-
-        running(main)
 
 
 def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_kcr.goals import MembersEnded, RequestPublished
-from airflow_kcr.protocol.region.commands import KillRegion, ReportForeignConsumer
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.values import GroupId, RequestId
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.driver import Driver
-from tests.support.live_region import live_region
 from tests.unit.triggers.conftest import running, until
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -155,20 +154,6 @@ def test_a_store_without_a_schema_is_refused_with_what_to_do(
         assert "kcr store upgrade" in found.detail
 
     running(main)
-
-
-def test_a_halted_region_ends_the_wait_for_its_checkpoint(store_connection: str) -> None:
-    with live_region(store_connection) as driver:
-        driver.up()
-        driver.request_checkpoint("n")
-        driver.handle(ReportForeignConsumer(text="somebody@host is in group g"))
-
-        async def main() -> None:
-            found = await answer(trigger())
-            assert found.status is Status.REFUSED
-            assert "halted" in found.detail
-
-        running(main)
 
 
 def test_to_import_it_loads_neither_the_store_nor_a_client_of_kafka() -> None:

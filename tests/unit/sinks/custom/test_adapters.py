@@ -9,19 +9,15 @@ from types import MappingProxyType
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, PipelineUnusable, SinkError, SpecError
-from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.values import (
     UNDECLARED,
-    BatchId,
     CheckpointNumber,
     Epoch,
     GroupId,
-    MemberId,
     Offset,
-    Range,
     RegionId,
     RegionName,
     Timeline,
@@ -52,18 +48,6 @@ def nothing(options, spark): return None
 def fails(options, spark): raise ValueError("no such bucket")
 def wrong(options): return None
 """
-
-
-CALL = BatchCall(
-    region=RegionName("flights"),
-    member=MemberId(GroupId("g"), 0),
-    batch=BatchId("b"),
-    epoch=Epoch(1),
-    timeline=Timeline(1),
-    sequence=CheckpointNumber(1),
-    ranges={p(0): Range(Offset(0), Offset(5))},
-    progress=OffsetMap({p(0): Offset(5)}),
-)
 
 
 @dataclass
@@ -141,16 +125,6 @@ def own_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # -- in the spec ---------------------------------------------------------------------------------------------------
-
-
-def test_a_region_declares_it_with_its_function_and_its_options() -> None:
-    declared = spec(options={"path": "/lake", "token": "${TOKEN}"})
-    assert RegionSpec.from_json(declared.to_json()) == declared
-    assert declared.to_json()["groups"][0]["sinks"]["out"] == {
-        "kind": "custom",
-        "factory": "own_sink:make",
-        "options": {"path": "/lake", "token": "${TOKEN}"},
-    }
 
 
 @pytest.mark.parametrize(
@@ -323,31 +297,3 @@ def test_a_member_of_its_group_writes_and_is_asked_one_of_another_only_publishes
     assert [type(told).__name__ for told in sink.told] == ["int", "CheckpointContents"]
     sink.fenced = True
     assert own.fenced
-
-
-class Rows:
-    """A DataFrame, as far as its columns are looked at."""
-
-    columns = ("topic", "partition", "offset", "value")
-
-    @property
-    def schema(self) -> Rows:
-        return self
-
-    def simpleString(self) -> str:
-        return "struct<…>"
-
-    def toDF(self, *names: str) -> Rows:
-        return self
-
-
-def test_a_batch_writes_once_and_has_to(own_sink: Path) -> None:
-    sink = Told()
-    output = GroupSinks(own={"out": member(sink, own_sink)}).output(CALL)
-    with pytest.raises(SinkError, match="was not written to"):
-        output.finish()
-    output.writers["out"].write(Rows())  # type: ignore[arg-type]
-    with pytest.raises(SinkError, match="was written to already"):
-        output.writers["out"].write(Rows())  # type: ignore[arg-type]
-    output.finish()
-    assert sink.told == ["write"]

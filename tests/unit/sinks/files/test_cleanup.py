@@ -19,6 +19,7 @@ from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.frames import Checkpoints
 from airflow_kcr.sinks.files.layout import Timelines
 from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.scripts import running
 from tests.support.sink_files import Files, Killed, LocalFolder
 
 LARGE = 1_000_000
@@ -172,8 +173,7 @@ class TestUndone:
         reset_done(files)
         checkpoint(files, "n2")
         before = files.data_files()
-        anew = Files(Driver(), files.root)
-        anew.driver.up()
+        anew = Files(running(), files.root)
         assert anew.clean(GivenUp.RETIRED).files == 0
         assert files.data_files() == before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,6 @@ from airflow_kcr.protocol.region.rows import CheckpointState, RegionState
 from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToInitial
-from airflow_kcr.protocol.values import BatchId
 from airflow_kcr.sinks.files.cleanup import GivenUp
 from airflow_kcr.sinks.files.contents import accepted
 from tests.support.driver import GROUP, Driver, group_rules
@@ -32,18 +32,50 @@ def accepted_records(files: Files) -> Counter[Record]:
 
 
 def target(chance: Random, files: Files) -> Target:
-    published = sorted(files.manifests())
-    if published and chance.random() < 0.5:
-        return ToCheckpoint(sequence=chance.choice(published))
-    return ShiftBy(by=-chance.randrange(1, 40)) if chance.random() < 0.7 else ToInitial()
+    """Return a checkpoint that can be read, or a place before where the region is."""
+    rows = files.driver.region.checkpoints
+    known = [sequence for sequence in sorted(files.manifests()) if rows[sequence].is_complete]
+    if known and chance.random() < 0.5:
+        return ToCheckpoint(sequence=chance.choice(known))
+    return ShiftBy(by=-chance.randrange(1, 90)) if chance.random() < 0.7 else ToInitial()
 
 
-def restart(files: Files) -> None:
-    """Let a process die with its batch, and all come back; its files and list may be there or not."""
+def grown(driver: Driver, root: Path, file_size: int) -> Files:
+    """Return the sink of a region that has much to read."""
+    for partition in tuple(driver.logs):
+        driver.grow(partition, end=100_000)
+    driver.up()
+    return Files(driver, root, file_size)
+
+
+def lived(files: Files, chance: Random, *kinds: str) -> Iterator[str]:
+    """Let things of these kinds happen to a region, and yield the kind of each when it has; of others, only that."""
     driver = files.driver
-    driver.crash(driver.member(0))
-    driver.recover()
-    files.sink.reset(files.reset_order())
+    for step in range(STEPS):
+        assert driver.region.state is RegionState.RUNNING
+        match kind := chance.choice(kinds):
+            case "batch":
+                for index in range(2):
+                    files.process_batch(driver.member(index), chance.randrange(1, 30), chance.randrange(1, 12))
+            case "checkpoint":
+                files.checkpoint(f"n{step}")
+            case "restart":
+                # A process dies with its batch, and all come back; its files and list may be there or not.
+                lost = driver.start_batch(driver.member(0), 5)
+                if chance.random() < 0.5:
+                    files.write(lost)
+                driver.crash(driver.member(0))
+                driver.recover()
+                files.sink.reset(files.reset_order())
+            case "reset":
+                scope = EVERYTHING if chance.random() < 0.5 else parse_scope(topics=["t:1,2"])
+                driver.reset(target(chance, files), scope=scope)
+                files.sink.publish(driver.complete())
+                files.sink.reset(files.reset_order())
+                driver.finish_reset()
+                files.sink.reset(files.reset_order())
+        yield kind
+    files.checkpoint("last")
 
 
 def give_up(files: Files, chance: Random) -> Counter[Record]:
@@ -67,37 +99,14 @@ def give_up(files: Files, chance: Random) -> Counter[Record]:
 @pytest.mark.parametrize("file_size", [0, 1_000_000])
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path, seed: int, file_size: int) -> None:
-    chance = Random(seed)
-    driver = Driver(rules=RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=3)))
-    for partition in tuple(driver.logs):
-        driver.grow(partition, end=100_000)
-    driver.up()
-    files = Files(driver, tmp_path / "out", file_size)
+    chance, rules = Random(seed), RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=3))
+    files = grown(Driver(rules=rules), tmp_path / "out", file_size)
     given_up: Counter[Record] = Counter()
-    for step in range(STEPS):
-        match chance.choice(("batch", "batch", "checkpoint", "checkpoint", "restart", "reset", "clean")):
-            case "batch":
-                for index in range(2):
-                    files.process_batch(driver.member(index), chance.randrange(1, 30), chance.randrange(1, 12))
-            case "checkpoint":
-                files.checkpoint(f"n{step}")
-                check(files, given_up)
-            case "restart":
-                lost: BatchId = driver.start_batch(driver.member(0), 5)
-                if chance.random() < 0.5:
-                    files.write(lost)
-                restart(files)
-            case "clean":
-                given_up += give_up(files, chance)
-            case _:
-                scope = EVERYTHING if chance.random() < 0.5 else parse_scope(topics=["t:1,2"])
-                known = [s for s in files.manifests() if driver.region.checkpoints[s].is_complete]
-                to: Target = ShiftBy(by=-chance.randrange(1, 90))
-                driver.reset(ToCheckpoint(sequence=chance.choice(known)) if known and step % 2 else to, scope=scope)
-                files.sink.publish(driver.complete())
-                files.sink.reset(files.reset_order())
-                driver.finish_reset()
-    files.checkpoint("last")
+    for kind in lived(files, chance, "batch", "batch", "checkpoint", "checkpoint", "restart", "reset", "clean"):
+        if kind == "checkpoint":
+            check(files, given_up)
+        if kind == "clean":
+            given_up += give_up(files, chance)
     check(files, given_up)
     files.clean()
     check(files, given_up)
@@ -118,34 +127,10 @@ def check(files: Files, given_up: Counter[Record]) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: Delivery, file_size: int) -> None:
     chance, driver = Random(seed), Driver(delivery=delivery)
-    for partition in tuple(driver.logs):
-        driver.grow(partition, end=100_000)
-    driver.up()
-    files = Files(driver, tmp_path / "out", file_size)
-    checkpoints = 0
-    for step in range(STEPS):
-        assert driver.region.state is RegionState.RUNNING
-        match chance.choice(("batch", "batch", "batch", "checkpoint", "checkpoint", "restart", "reset")):
-            case "batch":
-                for index in range(2):
-                    files.process_batch(driver.member(index), chance.randrange(1, 30), chance.randrange(1, 12))
-            case "checkpoint":
-                files.checkpoint(f"n{step}")
-                checkpoints += 1
-                assert files.records() == accepted_records(files)
-            case "restart":
-                lost: BatchId = driver.start_batch(driver.member(0), 5)
-                if chance.random() < 0.5:
-                    files.write(lost)
-                restart(files)
-            case _:
-                scope = EVERYTHING if chance.random() < 0.5 else parse_scope(topics=["t:1,2"])
-                driver.reset(target(chance, files), scope=scope)
-                files.sink.publish(driver.complete())
-                files.sink.reset(files.reset_order())
-                driver.finish_reset()
-                files.sink.reset(files.reset_order())
-    files.checkpoint("last")
+    files = grown(driver, tmp_path / "out", file_size)
+    for kind in lived(files, chance, "batch", "batch", "batch", "checkpoint", "checkpoint", "restart", "reset"):
+        if kind == "checkpoint":
+            assert files.records() == accepted_records(files)
     ends = {p: int(c.position or 0) for p, c in driver.region.claims.items()}
     assert files.records() == accepted_records(files)
     if delivery is Delivery.AT_MOST_ONCE:
@@ -153,4 +138,3 @@ def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: De
         assert files.records() <= files.expected(ends)
     else:
         assert files.records() == files.expected(ends)
-    assert checkpoints

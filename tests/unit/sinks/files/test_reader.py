@@ -10,16 +10,14 @@ from airflow_kcr.protocol.values import CheckpointNumber, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.frames import Checkpoints
-from tests.support.driver import Driver
+from tests.support.scripts import running
 from tests.support.sink_files import Files, LocalFolder
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     """A region that runs, and its sink."""
-    driver = Driver()
-    driver.up()
-    return Files(driver, tmp_path / "out")
+    return Files(running(), tmp_path / "out")
 
 
 def checkpoint(files: Files, request_id: str) -> CheckpointNumber:

@@ -7,23 +7,21 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
-from airflow_kcr.protocol.region.rows import Outcome, ResetCause
+from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.scopes import parse_scope
-from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
+from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, RegionId, RegionName
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.layout import Marker, Undone
 from tests.support.driver import Driver
-from tests.support.sink_files import SCHEMA, Files, Killed, LocalFolder
+from tests.support.scripts import running
+from tests.support.sink_files import SCHEMA, Files, LocalFolder
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     """A region of two members and four partitions that runs, and its sink."""
-    driver = Driver()
-    driver.up()
-    return Files(driver, tmp_path / "out")
+    return Files(running(), tmp_path / "out")
 
 
 def everything(files: Files) -> bool:
@@ -51,28 +49,6 @@ class TestPublication:
         assert sum(files.records(first).values()) == sum(files.records(second).values()) == 40
         assert everything(files)
         assert files.manifests()[second].previous == str(files.manifests()[first].checkpoint)
-
-    def test_of_a_checkpoint_before_which_another_was_aborted_has_the_batches_of_both(self, files: Files) -> None:
-        both(files)
-        files.driver.request_checkpoint("late")
-        files.driver.wait(200)
-        files.driver.recover()
-        files.sink.reset(files.reset_order())
-        both(files)
-        files.checkpoint("n1")
-        assert everything(files)
-
-    def test_shows_nothing_of_a_batch_that_was_discarded_or_never_ended(self, files: Files) -> None:
-        driver = files.driver
-        lost, other = driver.start_batch(driver.member(0)), driver.start_batch(driver.member(1))
-        files.write(lost)
-        files.write(other)
-        driver.crash(driver.member(0))
-        driver.recover()
-        both(files)
-        sequence = files.checkpoint("n1")
-        assert lost not in files.manifests()[sequence].batches
-        assert everything(files)
 
     def test_shows_nothing_of_a_zombie_that_lists_its_files_after_the_checkpoint(self, files: Files) -> None:
         driver = files.driver
@@ -136,8 +112,7 @@ class TestPublication:
         assert files.manifests() == {}
 
     def test_leaves_out_batches_that_ran_before_the_group_had_the_sink(self, tmp_path: Path) -> None:
-        driver = Driver()
-        driver.up()
+        driver = running()
         driver.process()
         driver.checkpoint("n0")
         files = Files(driver, tmp_path / "out")
@@ -151,59 +126,13 @@ class TestPublication:
     def test_refuses_a_checkpoint_of_a_region_that_had_the_same_name(self, files: Files, tmp_path: Path) -> None:
         both(files)
         files.checkpoint("n1")
-        anew = Driver()
-        anew.up()
-        again = Files(anew, tmp_path / "out")
-        again.process_batch(anew.member(0))
+        again = Files(running(), tmp_path / "out")
+        again.process_batch(again.driver.member(0))
         with pytest.raises(SinkError, match="has another checkpoint 000001"):
             again.checkpoint("n1")
 
 
 class TestKills:
-    @pytest.mark.parametrize("written", [False, True])
-    def test_of_a_batch_before_or_after_its_list_leave_nothing_that_counts(self, files: Files, written: bool) -> None:
-        driver = files.driver
-        both(files)
-        batch = driver.start_batch(driver.member(0))
-        if written:
-            files.write(batch)
-        driver.crash(driver.member(0))
-        driver.recover()
-        files.sink.reset(files.reset_order())
-        both(files)
-        files.checkpoint("n1")
-        assert everything(files)
-
-    @pytest.mark.parametrize("step", range(12))
-    @pytest.mark.parametrize("file_size", [0, 1_000_000])
-    def test_at_each_step_of_a_publication_are_made_good_by_the_next_publisher(
-        self, tmp_path: Path, step: int, file_size: int
-    ) -> None:
-        driver = Driver()
-        driver.up()
-        files = Files(driver, tmp_path / "out", file_size)
-        for _ in range(10):
-            both(files)
-        driver.request_checkpoint("n1")
-        sequence = driver.complete()
-        left = iter(range(step + 1))
-
-        def kill(name: str) -> None:
-            if next(left, None) is None:
-                raise Killed(name)
-
-        try:
-            files.process(LocalFolder(tmp_path / "out", kill)).publish(sequence)
-        except Killed:
-            shown = files.manifests()
-            assert not shown or everything(files)
-        files.sink.publish(sequence)
-        driver.publish()
-        assert everything(files)
-        both(files)
-        files.checkpoint("n2")
-        assert everything(files)
-
     def test_in_the_middle_of_a_manifest_leave_one_that_nobody_reads_and_the_next_one_mends(
         self, files: Files, tmp_path: Path
     ) -> None:
@@ -220,9 +149,7 @@ class TestKills:
 
 class TestSmallFiles:
     def test_are_put_together_and_the_old_ones_go_when_the_manifest_is_there(self, tmp_path: Path) -> None:
-        driver = Driver()
-        driver.up()
-        files = Files(driver, tmp_path / "out", 1_000_000)
+        files = Files(running(), tmp_path / "out", 1_000_000)
         for _ in range(10):
             both(files)
         sequence = files.checkpoint("n1")
@@ -236,30 +163,10 @@ class TestSmallFiles:
         assert everything(files)
 
     def test_that_are_few_stay_as_they_are(self, tmp_path: Path) -> None:
-        driver = Driver()
-        driver.up()
-        files = Files(driver, tmp_path / "out", 1_000_000)
+        files = Files(running(), tmp_path / "out", 1_000_000)
         both(files)
         sequence = files.checkpoint("n1")
         assert all(f.path.startswith("data/") for f in files.manifests()[sequence].files)
-
-    @pytest.mark.parametrize("file_size", [0, 1_000_000])
-    def test_hold_what_is_still_accepted_of_a_checkpoint_that_was_undone(self, tmp_path: Path, file_size: int) -> None:
-        driver = Driver()
-        driver.up()
-        files = Files(driver, tmp_path / "out", file_size)
-        for _ in range(10):
-            both(files)
-        files.checkpoint("n1")
-        both(files)
-        # Back into the middle of a batch, on one partition of four; the rest stays processed.
-        driver.reset(ShiftBy(by=-37), scope=parse_scope(topics=["t:0"]))
-        files.sink.publish(driver.complete())
-        reset_done(files)
-        assert any(b.undone_from and b.outcome is Outcome.DONE for b in driver.batches)
-        both(files)
-        files.checkpoint("n2")
-        assert everything(files)
 
 
 class TestResets:
@@ -279,18 +186,6 @@ class TestResets:
         both(files)
         third = files.checkpoint("n3")
         assert files.manifests()[third].previous == str(files.manifests()[first].checkpoint)
-        assert everything(files)
-
-    def test_of_a_few_partitions_keep_what_the_others_have_processed(self, files: Files) -> None:
-        both(files)
-        files.checkpoint("n1")
-        both(files)
-        files.checkpoint("n2")
-        files.driver.reset(ToInitial(), scope=parse_scope(topics=["t:0,3"]))
-        files.sink.publish(files.driver.complete())
-        reset_done(files)
-        both(files)
-        files.checkpoint("n3")
         assert everything(files)
 
     def test_of_which_is_known_only_later_what_they_undo_are_looked_at_with_the_first_batch(self, files: Files) -> None:
@@ -362,9 +257,7 @@ class TestResets:
         reset_done(files)
         both(files)
         files.checkpoint("n2")
-        anew = Driver()
-        anew.up()
-        restored = Files(anew, tmp_path / "out")
+        restored = Files(running(), tmp_path / "out")
         with pytest.raises(SinkAhead, match="knows of timeline 2, and the region is in timeline 1") as raised:
             restored.sink.reset(restored.reset_order())
         assert raised.value.timeline == 2

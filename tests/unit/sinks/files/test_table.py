@@ -60,12 +60,28 @@ class Tabled:
         self.driver.complete()
         (sink or self.files.sink).reset(self.files.reset_order())
 
+    def has_everything(self) -> bool:
+        """Whether the manifests in force hold each record before the positions once."""
+        ends = {p: int(c.position or 0) for p, c in self.driver.region.claims.items()}
+        return self.files.records() == self.files.expected(ends)
+
     def is_in_force(self) -> bool:
         """Whether the table shows what the manifests in force name."""
         checkpoints = {manifest.checkpoint: self.files.records(s) for s, manifest in self.files.manifests().items()}
         return {checkpoint: found for checkpoint, found in self.rows.checkpoints.items() if found} == {
             c: f for c, f in checkpoints.items() if f
         }
+
+
+def killed_after(step: int) -> Callable[[str], None]:
+    """Return what ends a process when it has taken so many steps and one more."""
+    left = iter(range(step + 1))
+
+    def kill(name: str) -> None:
+        if next(left, None) is None:
+            raise Killed(name)
+
+    return kill
 
 
 @pytest.fixture
@@ -98,23 +114,20 @@ def test_kills_at_each_step_of_a_publication_are_made_good_by_the_next_publisher
     for _ in range(10):
         tabled.both()
     sequence = tabled.complete("n1")
-    left = iter(range(step + 1))
-
-    def kill(name: str) -> None:
-        if next(left, None) is None:
-            raise Killed(name)
-
     try:
-        tabled.other(kill).publish(sequence)
+        tabled.other(killed_after(step)).publish(sequence)
     except Killed:
         assert max(tabled.rows.records().values(), default=1) == 1
+        assert not tabled.files.manifests() or tabled.has_everything()
     tabled.files.sink.publish(sequence)
     tabled.driver.publish()
     assert tabled.is_in_force()
+    assert tabled.has_everything()
     assert sum(commit.startswith("show") for commit in tabled.rows.commits) == 1
     tabled.both()
     tabled.files.checkpoint("n2")
     assert tabled.is_in_force()
+    assert tabled.has_everything()
 
 
 @pytest.mark.parametrize("step", range(12))
@@ -123,14 +136,8 @@ def test_kills_at_each_step_of_a_reset_are_made_good_by_the_next_member(tmp_path
     for request_id in ("n1", "n2"):
         tabled.both()
         tabled.files.checkpoint(request_id)
-    left = iter(range(step + 1))
-
-    def kill(name: str) -> None:
-        if next(left, None) is None:
-            raise Killed(name)
-
     try:
-        tabled.reset(tabled.other(kill))
+        tabled.reset(tabled.other(killed_after(step)))
     except Killed:
         tabled.files.sink.reset(tabled.files.reset_order())
     assert tabled.rows.records() == {}

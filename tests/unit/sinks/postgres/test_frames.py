@@ -212,12 +212,6 @@ class TestOutput:
             output.finish()
         assert done == ["stage y"]
 
-    def test_is_written_once_to_each_sink(self) -> None:
-        output, _ = self.output("x")
-        output.writers["x"].write(Rows())  # type: ignore[arg-type]
-        with pytest.raises(SinkError, match="was written to already"):
-            output.writers["x"].write(Rows())  # type: ignore[arg-type]
-
     def test_that_failed_is_none_though_the_pipeline_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         output, done = self.output("x")
         with monkeypatch.context() as failing:
