@@ -11,11 +11,9 @@ from random import Random
 import pytest
 
 from airflow_kcr.protocol.rules import GroupProtocol
-from airflow_kcr.protocol.values import GroupId, GroupPartition
-from tests.simulation.test_deciding_broker import Client, passes
+from airflow_kcr.protocol.values import GroupPartition
 from tests.support.simulation.converting_broker import ConvertingBroker
 from tests.support.simulation.run import Shape, Simulation, drawn_in
-from tests.support.simulation.world import World
 
 SEEDS = int(os.environ.get("KCR_SIMULATION_SEEDS", "1000")) // 50
 FIRST = int(os.environ.get("KCR_SIMULATION_FIRST_SEED", "0"))
@@ -59,65 +57,3 @@ def test_a_broker_that_gives_out_what_a_classic_member_has_not_given_back_is_fou
     nothing: Callable[[ConvertingBroker], frozenset[GroupPartition]] = lambda self: frozenset()  # noqa: E731
     monkeypatch.setattr(ConvertingBroker, "_owned", nothing)
     assert any("before consumer" in text for seed in range(10) for text in wrong(seed, GroupProtocol.CLASSIC)[0])
-
-
-# -- the broker alone -------------------------------------------------------------------------------------------------
-
-
-def broker() -> ConvertingBroker:
-    return ConvertingBroker(World(1), GroupId("g"), 4, 8.0)
-
-
-def classic(here: ConvertingBroker, static_id: str | None = None) -> Client:
-    return Client(here, static_id, GroupProtocol.CLASSIC)
-
-
-def test_the_first_member_of_the_newer_kind_converts_the_group_and_the_last_one_that_leaves_converts_it_back() -> None:
-    here = broker()
-    old = classic(here)
-    passes(here, 3)
-    assert (old.owns, here.conversions) == ({0, 1, 2, 3}, [])
-    new = Client(here)
-    passes(here, 5)
-    assert here.conversions == [GroupProtocol.CONSUMER]
-    assert (len(old.owns), old.owns | new.owns, old.owns & new.owns) == (2, {0, 1, 2, 3}, set())
-    assert here.ownership.wrong == []
-    old.commit(*old.owns)
-    new.alive = False
-    here.leave(new.number)
-    passes(here, 3)
-    assert (old.owns, here.conversions[1:]) == ({0, 1, 2, 3}, [GroupProtocol.CLASSIC])
-    old.commit(*old.owns)
-
-
-def test_one_of_the_newer_kind_waits_for_the_session_of_a_classic_member_with_its_static_id() -> None:
-    here = broker()
-    old = classic(here, "one")
-    passes(here, 3)
-    old.alive = False
-    new = Client(here, "one")
-    passes(here, 5)
-    assert (new.owns, here.conversions) == (set(), [])
-    passes(here, 7)
-    assert (new.owns, here.conversions) == ({0, 1, 2, 3}, [GroupProtocol.CONSUMER])
-
-
-def test_a_classic_member_takes_the_place_of_one_of_the_newer_kind_with_its_static_id() -> None:
-    here = broker()
-    new = Client(here, "one")
-    passes(here, 3)
-    old = classic(here, "one")
-    passes(here, 3)
-    assert new.told[-1][0] == "fenced"
-    assert (old.owns, here.conversions) == ({0, 1, 2, 3}, [GroupProtocol.CONSUMER, GroupProtocol.CLASSIC])
-
-
-def test_a_group_that_all_have_left_is_what_the_next_one_speaks() -> None:
-    here = broker()
-    new = Client(here)
-    passes(here, 3)
-    new.alive = False
-    here.leave(new.number)
-    old = classic(here)
-    passes(here, 3)
-    assert (old.owns, here.is_classic) == ({0, 1, 2, 3}, True)

@@ -12,8 +12,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -40,12 +39,6 @@ class Order:
 
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By task, what a person answers: `options` and `fields`; a value of None in `fields` is left as it was shown."""
-
-    events: list[dict[str, Any]] = field(default_factory=list)
-    """What events of the DAG's asset say (`extra`), which have triggered the run."""
-
-    name: str = ""
-    """Under which its result is told; empty: the DAG's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +92,7 @@ def main(output: Path) -> None:
     if bag.import_errors:
         raise SystemExit(str(bag.import_errors))
     orders = [Order(**one) for one in json.load(sys.stdin)]
-    found = {order.name or order.dag: _ran(order, bag.dags[order.dag]) for order in orders}
+    found = {order.dag: _ran(order, bag.dags[order.dag]) for order in orders}
     output.write_text(json.dumps(found, default=str))
 
 
@@ -122,35 +115,12 @@ def _ran(order: Order, dag: Any) -> dict[str, Any]:  # noqa: ANN401 (Airflow's o
         thread.start()
     moment = None if order.logical_date is None else datetime.fromisoformat(order.logical_date)
     try:
-        with _triggered_by(order.events):
-            run = dag.test(logical_date=moment)
+        run = dag.test(logical_date=moment)
     finally:
         answerer.ended.set()
         if order.answers:
             thread.join(30)
     return {"state": str(run.state), "shown": answerer.shown, **_tasks(run)}
-
-
-@contextmanager
-def _triggered_by(extras: list[dict[str, Any]]) -> Iterator[None]:
-    """Let every run that is made meanwhile be one that events of the asset of its DAG have triggered."""
-    from airflow.models.asset import AssetEvent, DagScheduleAssetReference, association_table
-    from airflow.models.dagrun import DagRun
-    from sqlalchemy import event, insert, select
-
-    def made(mapper: Any, connection: Any, run: DagRun) -> None:  # noqa: ANN401 (SQLAlchemy's own)
-        references = select(DagScheduleAssetReference.asset_id).where(DagScheduleAssetReference.dag_id == run.dag_id)
-        for extra in extras:
-            told = {"asset_id": connection.scalar(references), "extra": extra, "source_dag_id": "flights_checkpoint"}
-            told |= {"source_run_id": "run-1", "source_task_id": "commit"}
-            key = connection.execute(insert(AssetEvent).values(told)).inserted_primary_key[0]
-            connection.execute(insert(association_table).values(dag_run_id=run.id, event_id=key))
-
-    event.listen(DagRun, "after_insert", made)
-    try:
-        yield
-    finally:
-        event.remove(DagRun, "after_insert", made)
 
 
 def _tasks(run: DagRun) -> dict[str, Any]:

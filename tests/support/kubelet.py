@@ -25,7 +25,7 @@ from typing import Final
 
 import psutil
 
-from tests.support.kubernetes import ADMIN, ApiServer, Json, Refusal, Selection, kubeconfig, now
+from tests.support.kubernetes import ApiServer, Json, Refusal, Selection, kubeconfig, now
 
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 POLL: Final = 0.05
@@ -76,7 +76,6 @@ class Node:
     folder: Path
     image: Image
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    _killed: set[str] = field(default_factory=set)
     _threads: list[threading.Thread] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
     _addresses: int = 1
@@ -105,13 +104,6 @@ class Node:
         """What the container of a pod has written."""
         log = self.folder / uid / "log"
         return log.read_text(errors="replace") if log.exists() else ""
-
-    def kill(self, uid: str) -> None:
-        """End a container from outside, as the kernel does for want of memory."""
-        self._killed.add(uid)
-        with suppress(psutil.NoSuchProcess):
-            for first in psutil.Process(self._processes[uid].pid).children():
-                first.kill()
 
     def command_lines(self, uid: str) -> list[str]:
         """Return the commands of a container's processes."""
@@ -216,10 +208,9 @@ class Node:
                     with suppress(psutil.NoSuchProcess):
                         first.send_signal(signal.SIGTERM)
             if killed_at is not None and time.monotonic() > killed_at:
-                self.kill(metadata["uid"])
+                process.kill()
             self._over.wait(POLL)
-        # What `unshare` returns for a child that was killed is its own failure.
-        return 128 + signal.SIGKILL if pod["metadata"]["uid"] in self._killed else process.returncode
+        return process.returncode
 
     def _report(self, pod: Json, phase: str, state: Json, *, ready: bool, address: str) -> None:
         """Write a pod's status."""
@@ -315,11 +306,11 @@ class KubernetesCluster:
         """For spark-submit."""
         return f"k8s://{self.api.address}"
 
-    def client_configuration(self, folder: Path, namespace: str, account: str = "") -> Path:
-        """Write a kubeconfig file for a service account, or for the administrator."""
-        user = f"system:serviceaccount:{namespace}:{account}" if account else ADMIN
-        file = folder / f"kubeconfig-{account or ADMIN}"
-        file.write_text(kubeconfig(self.api, namespace, self.api.token(user)))
+    def client_configuration(self, folder: Path, namespace: str, account: str) -> Path:
+        """Write a kubeconfig file for a service account."""
+        file = folder / f"kubeconfig-{account}"
+        token = self.api.token(f"system:serviceaccount:{namespace}:{account}")
+        file.write_text(kubeconfig(self.api, namespace, token))
         return file
 
     def pods(self, namespace: str, **labels: str) -> list[Json]:

@@ -5,10 +5,8 @@ The manifest and the entry point are those of the page; what isn't on it isn't t
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_kcr.embedded.jars import QUICK_START, java
-from airflow_kcr.embedded.processes import happened
 from airflow_kcr.embedded.servers import spark_home
 from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
-from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster, trigger, undone
+from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster
 from tests.support.consume_pipeline import OUTPUT
 from tests.support.kubelet import Image, KubernetesCluster, blocks, can_run_pods, kubernetes_cluster
 from tests.support.kubernetes import Json
@@ -128,38 +125,6 @@ def manifest() -> str:
     return found
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-def test_kubectl_takes_the_manifest_and_the_pods_commands_of_the_page(tmp_path: Path) -> None:
-    with kubernetes_cluster(tmp_path / "cluster", image(tmp_path)) as cluster:
-        configuration = cluster.client_configuration(tmp_path, SPACE)
-        (tmp_path / "kcr.yaml").write_text(manifest())
-
-        def kubectl(arguments: str) -> str:
-            ran = subprocess.run(
-                ["kubectl", "--cache-dir", str(tmp_path / "cache"), *arguments.split()],
-                env={**os.environ, "KUBECONFIG": str(configuration)},
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            assert ran.returncode == 0, ran.stderr
-            return ran.stdout
-
-        # The double has no schema to validate with.
-        kubectl("apply --validate=false -f kcr.yaml")
-        container = {"name": "main", "image": "any", "command": ["echo", "done"]}
-        spec = {"containers": [container], "serviceAccountName": "kcr-driver"}
-        pod = {"metadata": {"name": "pod", "labels": {"spark-role": "driver"}}, "spec": spec}
-        cluster.api.objects.create("pods", SPACE, pod)
-        selected = "--selector spark-role=driver --field-selector status.phase==Succeeded"
-        assert happened(lambda: "pod" in kubectl(f"--namespace kcr get pods {selected}"), within=30)
-        assert "done" in kubectl("--namespace kcr logs pod")
-        kubectl(f"--namespace kcr delete pods {selected}")
-        assert cluster.pods(SPACE) == []
-
-
 @pytest.mark.long
 def test_sparks_client_hands_a_driver_over_with_the_rights_of_the_page(tmp_path: Path) -> None:
     with kubernetes_cluster(tmp_path / "cluster", image(tmp_path)) as cluster:
@@ -207,66 +172,3 @@ def test_a_task_hands_its_application_over_and_succeeds_when_the_region_stops(
         here.finish(task)
         here.found.until(lambda: here.pods("executor") == [], "its executors gone")
         assert api.refused() == []
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_a_cleared_or_failed_task_ends_its_application_and_the_next_try_goes_on_without_a_reset(
-    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-        cleared = here.hand_over()
-        here.work()
-        asyncio.run(trigger(cleared).on_kill())
-        failed = here.hand_over(try_number=2)
-        here.until_over(cleared)
-        assert here.ended(cleared)
-        said = here.cluster.node.said(here.driver(cleared)["metadata"]["uid"])
-        assert "everything that was processed is in checkpoint" in said, "\n".join(map(str, here.found.live.events()))
-
-        here.work()
-        asyncio.run(trigger(failed).on_kill())
-        here.until_over(failed)
-        assert here.ended(failed)
-        here.found.until(lambda: here.pods("executor") == [], "no executor left")
-
-        last = here.hand_over(try_number=3)
-        here.work()
-        assert undone(here.found, 1) == []
-        assert undone(here.found, 2) == []
-        here.finish(last)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_spark_replaces_a_lost_executor_and_the_application_goes_on(
-    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-        task = here.replaces(here.cluster.node.kill)
-        # A watch that comes back after this finds that it is too late.
-        here.cluster.api.objects.compact()
-        here.goes_on(task)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("fault", ["driver lost", "pod deleted"])
-def test_a_lost_application_fails_its_task_and_the_next_try_takes_over(
-    kafka: Kafka,
-    database_url: str,
-    tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    fault: str,
-) -> None:
-    with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-
-        def lose(task: Task) -> None:
-            pod = here.driver(task)["metadata"]
-            if fault == "driver lost":
-                here.cluster.node.kill(pod["uid"])
-            else:
-                here.cluster.api.objects.delete("pods", SPACE, pod["name"], {})
-
-        here.is_taken_over_after(lose)

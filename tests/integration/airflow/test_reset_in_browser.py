@@ -249,39 +249,6 @@ def test_every_field_of_the_form_reaches_the_reset(
     assert {(each.topic, each.partition): at for each, at in reset.skip.items()} == {(REGION, 0): 160}
 
 
-def test_with_nothing_given_the_checkpoint_before_the_bad_run_is_chosen_from_the_list(
-    airflow: LiveAirflow, kiosks: Live, people: People, bad: BadRun
-) -> None:
-    editor = people.editor
-    opens_form(editor)
-    run = triggers(editor, airflow)
-    airflow.question(DAG, run, "choose")
-    editor.presses_labelled("Required Actions")
-    editor.reads(f"Reset region {REGION}: to which checkpoint?", "Made at", bad.run_id)
-    is_refused(people.viewer, "Choose", f"Reset region {REGION}: to which checkpoint?")
-    editor.chooses("checkpoint", f"{bad.sequence} ·")
-    editor.goes_on_to_write("reason", f"bad run {bad.run_id}")
-    editor.press("[data-testid=hitl-option-Choose]")
-    airflow.question(DAG, run, "approve")
-    title = f"Reset region {REGION}: to-checkpoint {bad.sequence}?"
-    editor.reads(title, "Records processed again")
-    is_refused(people.viewer, "Approve", title)
-
-    approves(airflow, people, kiosks, bad, run)
-
-
-def test_what_airflow_can_check_is_refused_in_the_form(airflow: LiveAirflow, people: People) -> None:
-    known = airflow.editor.runs(DAG)
-    opens_form(people.editor)
-    people.editor.chooses("target", "to-offset:")
-    people.editor.goes_on_to_write("value", "150")
-    people.editor.writes("topics", f"{REGION}:zero")
-    people.editor.press("[data-testid=trigger-dag-submit]")
-    people.editor.reads("Invalid input for param topics", f"'{REGION}:zero' does not match")
-    people.editor.closes_dialog()
-    assert airflow.editor.runs(DAG) == known
-
-
 def test_a_viewer_can_not_trigger_a_reset(airflow: LiveAirflow, people: People) -> None:
     known = airflow.editor.runs(DAG)
     opens_form(people.viewer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from airflow_kcr.embedded.processes import accepts, happened
 from airflow_kcr.embedded.servers import Broker
 from airflow_kcr.errors import ConfigurationError
 from tests.conftest import StartKafka
-from tests.support.kafka import QUIESCED, Kafka, KafkaSet, Record
+from tests.support.kafka import QUIESCED, Kafka, KafkaSet
 from tests.support.kafka_cluster import start_cluster
 
 
@@ -62,44 +61,6 @@ def accepting(broker: Broker) -> bool:
     return accepts(broker.port)
 
 
-def test_the_shared_broker_stores_records_and_moves_its_log_start(kafka: Kafka) -> None:
-    topic = kafka.topic(3)
-    kafka.fill(topic, {0: 5, 2: 7})
-    assert kafka.ends(topic) == {0: 5, 1: 0, 2: 7}
-    kafka.delete_records(topic, {2: 4})
-    assert kafka.starts(topic) == {0: 0, 1: 0, 2: 4}
-
-
-def test_keys_and_timestamps_are_kept(kafka: Kafka) -> None:
-    topic = kafka.topic()
-    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    kafka.produce(topic, [Record(key=b"k", value=b"1", timestamp=moment), b"2"])
-    assert consumed(kafka, topic, 2) == [(b"k", b"1"), (None, b"2")]
-
-
-def test_a_topic_grows_and_goes_and_comes_back_as_another(kafka: Kafka) -> None:
-    topic = kafka.topic(1)
-    first = kafka.topic_id(topic)
-    kafka.add_partitions(topic, 4)
-    assert kafka.partitions(topic) == 4
-    kafka.delete_topic(topic)
-    assert kafka.partitions(topic) == 0
-    kafka.topic(2, name=topic)
-    assert kafka.partitions(topic) == 2
-    assert kafka.topic_id(topic) != first
-
-
-def test_an_open_transaction_holds_the_end_until_it_is_committed_or_aborted(kafka: Kafka) -> None:
-    topic = kafka.topic()
-    kafka.fill(topic, {0: 3})
-    transaction = kafka.begin_transaction(topic, [b"x", b"y"])
-    assert kafka.ends(topic) == {0: 3}
-    transaction.commit()
-    assert happened(lambda: kafka.ends(topic) == {0: 6}, within=10)  # the marker has an offset too
-    kafka.begin_transaction(topic, [b"z"]).abort()
-    assert happened(lambda: kafka.ends(topic) == {0: 8}, within=10)
-
-
 def test_topics_are_not_made_by_asking_for_them(kafka: Kafka) -> None:
     kafka.admin.list_topics("no-such-topic", timeout=10)
     assert kafka.partitions("no-such-topic") == 0
@@ -143,15 +104,6 @@ def test_a_set_of_three_survives_the_kill_of_a_coordinator(kafka_set: StartKafka
     assert len(consumed(kafka, topic, 45)) == 45
     killed.start()
     assert all(broker.pid is not None for broker in kafka.brokers)
-
-
-@pytest.mark.soak
-def test_of_two_brokers_the_first_survives_the_second(kafka_set: StartKafka) -> None:
-    kafka = kafka_set(2, settings={"broker.session.timeout.ms": "3000"})
-    topic = kafka.topic(2)
-    kafka.broker(2).kill()
-    assert happened(lambda: kafka.leader(topic, 0).node_id == kafka.leader(topic, 1).node_id == 1, within=30)
-    kafka.fill(topic, {0: 1, 1: 1})
 
 
 def test_wrong_credentials_are_refused_and_right_ones_are_not(kafka_set: StartKafka) -> None:

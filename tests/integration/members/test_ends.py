@@ -100,20 +100,6 @@ def test_ctrl_c_in_a_batch_cancels_it_within_the_close_time_and_it_is_processed_
 
 
 @pytest.mark.long
-def test_a_dynamic_member_that_is_terminated_leaves_and_the_others_take_over(lend: Lend, record_property: Note) -> None:
-    with lend(group=DYNAMIC) as region:
-        one = started(region, 1, 2)
-        before = region.region()
-        one.terminate()
-        assert ended(one) == 0
-        left = [e.body for e in region.events(before.counter) if isinstance(e.body, events.MemberLeft)]
-        assert [body.member.index for body in left] == [0]
-        region.fill(60)
-        settled(region, record_property, "SIGTERM while idle, dynamic")
-        assert set(region.owners().values()) == {1, 2}
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("gate", ["", pytest.param("processing", marks=pytest.mark.soak)], ids=["idle", "in a batch"])
 def test_a_process_that_is_terminated_while_the_store_is_away_ends_all_the_same(
     lend: Lend, database_url: str, record_property: Note, gate: str

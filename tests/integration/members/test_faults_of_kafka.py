@@ -27,7 +27,6 @@ from tests.support.faults import (
     finished,
     judged,
     needless,
-    owners,
     passed,
     resets,
     start_offsets,
@@ -59,12 +58,6 @@ def ask(region: Live, name: str) -> RequestId:
 
 def halted(region: Live) -> bool:
     return region.region().state is RegionState.HALTED
-
-
-def positions(region: Live) -> dict[int, int]:
-    """The positions in the region's own topic."""
-    claims = region.region().claims
-    return {p.partition: int(c.position or 0) for p, c in claims.items() if p.topic == region.topic}
 
 
 # -- partitions and topics ---------------------------------------------------------------------------------------------
@@ -207,27 +200,6 @@ def test_a_topic_that_was_recreated_halts_the_region_and_nothing_of_the_new_one_
     record_property("written again", account.repeated)
 
 
-@in_both_protocols
-def test_a_topic_that_was_recreated_is_read_from_its_start_in_a_timeline_of_its_own_where_that_is_wanted(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
-) -> None:
-    spec = f"{QUICK}beyond_end: earliest\n"
-    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=spec, group=spoken) as region:
-        region.fill(100)
-        region.start(0, 1)
-        finished(region)
-        before, old = region.region().timeline, len(region.written())
-        recreate(region, 150)
-        region.until(lambda: region.region().timeline > before, "a timeline of its own")
-        finished(region)
-        assert {body.cause for body in resets(region)} == {ResetCause.OUT_OF_RANGE}
-        fresh = region.written()[old:]
-        assert {row.value.split(":")[0] for row in fresh} == {"new"}
-        assert len({(row.partition, row.offset) for row in fresh}) == 300
-        # The offsets of before are those of other records, which the ledger does not take for repeated.
-        judged(region, record_property, rows=fresh)
-
-
 def overtaken(region: Live) -> set[Place]:
     """Have retention overtake the positions of a region whose checkpoint lies at 100.
 
@@ -309,39 +281,6 @@ def test_a_restore_point_that_retention_has_overtaken_halts_at_once_and_burns_no
 # -- the group ---------------------------------------------------------------------------------------------------------
 
 
-@in_both_protocols
-def test_a_foreign_consumer_takes_partitions_and_the_region_goes_on_with_them_when_it_leaves(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
-) -> None:
-    with live(kafka, database_url, tmp_path, members=2, partitions=6, group=spoken) as region:
-        region.fill(50)
-        region.start(0, 1)
-        finished(region)
-        with closing(foreigner(region)) as consumer:
-            consumer.subscribe([region.topic])
-            region.until(lambda: polled(consumer), "the foreign consumer assigned")
-            held = {p.partition for p in consumer.assignment()}
-            region.until(lambda: {p.partition for p in missing(region)} == held, "its partitions missed")
-            region.fill(50)
-            others = set(range(6)) - held
-            region.until(
-                lambda: polled(consumer) and all(positions(region)[n] == 100 for n in others), "the others consumed"
-            )
-            assert all(positions(region)[n] == 50 for n in held)
-            request_id = ask(region, "checkpoint-beside-a-stranger")
-            assert region.region().requests[request_id].state is RequestState.QUEUED
-        region.until(lambda: region.is_committed(request_id), "the checkpoint, once the stranger had left")
-        finished(region)
-        assert kafka.committed(region.group) == {(region.topic, n): 100 for n in range(6)}
-        judged(region, record_property)
-
-
-def foreigner(region: Live) -> Consumer:
-    """A consumer of the same group that is not the region's, and commits nothing."""
-    settings = {"group.id": region.group, "enable.auto.commit": False, "partition.assignment.strategy": "range"}
-    return Consumer({**region.kafka.settings, **QUIESCED, **settings, "session.timeout.ms": 6000})
-
-
 @pytest.mark.long
 def test_a_member_whose_static_id_somebody_else_used_takes_its_place_back(region: Live, record_property: Note) -> None:
     # Kafka fences for other reasons too: a broker that restarts has been seen to fence both members at once. The lease
@@ -387,38 +326,6 @@ def polled(consumer: Consumer) -> bool:
     return bool(consumer.assignment())
 
 
-@pytest.mark.long
-@in_both_protocols
-def test_a_commit_that_was_held_up_does_not_move_kafka_back(region: Live, record_property: Note) -> None:
-    region.fill(100)
-    zombie = region.start(0)
-    region.start(1)
-    finished(region)
-    zombie.gate("committing")
-    region.fill(100)
-    region.until(region.consumed, "everything consumed")
-    ask(region, "checkpoint-at-200")
-    region.until(lambda: zombie.reached("committing"), "member 0 about to commit")
-    zombie.freeze()
-    region.fill(100)
-    finished(region)  # by the other, which takes the partitions over
-    assert region.kafka.committed(region.group) == {(region.topic, n): 300 for n in range(2)}
-    seen: list[int] = []
-
-    def unharmed() -> bool:
-        seen.append(min(region.kafka.committed(region.group).values()))
-        return 0 in owners(region)
-
-    zombie.thaw()
-    zombie.open("committing")
-    region.until(unharmed, "member 0 back with partitions of its own")
-    assert min(seen) == 300
-    region.fill(50)
-    finished(region)
-    assert region.kafka.committed(region.group) == {(region.topic, n): 350 for n in range(2)}
-    judged(region, record_property)
-
-
 # -- transactions and timestamps ---------------------------------------------------------------------------------------
 
 
@@ -449,7 +356,7 @@ def test_transactions_around_boundaries_keep_every_checkpoint_exact_and_nothing_
         done.commit()
         region.until(region.consumed, "everything that can be read consumed")
         assert kafka.ends(region.topic)[0] == 50
-        assert positions(region)[0] == 50
+        assert {c.position for p, c in region.region().claims.items() if p.partition == 0} == {50}
         assert not beyond(region, 50)
         held.commit()
         region.until(lambda: kafka.ends(region.topic)[0] > 50 and region.consumed(), "what the transaction held")

@@ -178,6 +178,21 @@ def test_nothing_is_lost_and_only_what_a_reset_went_back_over_is_repeated_after_
         settled(region, record_property, f"kill -9 of {who}, {stage.__name__}")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("group", [", protocol: consumer", f", protocol: consumer{DYNAMIC}"], ids=["static", "dynamic"])
+def test_a_member_that_is_killed_returns_and_nothing_is_lost(lend: Lend, record_property: Note, group: str) -> None:
+    with lend(members=2, partitions=4, spec=EVERY_FIVE_SECONDS, group=group) as region:
+        victim, _ = running(region, (0,), (1,))
+        processing(region, [victim])
+        victim.kill()
+        region.start(0)
+        region.fill(100)
+        settled(region, record_property, "kill -9 of one of the consumer protocol")
+        assert region.kafka.group(region.group).type.name == "CONSUMER"
+        # Kafka keeps the place of the one that was killed until its session is over.
+        region.shared(0, 1)
+
+
 # -- back, in time or not ----------------------------------------------------------------------------------------------
 
 
@@ -220,16 +235,6 @@ def test_the_partitions_of_a_member_that_stays_away_go_to_the_others_until_it_is
         region.until(lambda: set(region.owners().values()) == {0, 1, 2}, "shared again")
         region.fill(60)
         settled(region, record_property, f"restart beyond the session, {'dynamic' if group else 'static'}")
-
-
-@pytest.mark.soak
-def test_a_dynamic_member_that_is_back_at_once_is_a_newcomer(lend: Lend, record_property: Note) -> None:
-    with lend(group=DYNAMIC) as region:
-        victim, _ = running(region, (0,), (1, 2))
-        region.fill(60)
-        victim.kill()
-        region.start(0)
-        settled(region, record_property, "restart within the session, dynamic")
 
 
 @pytest.mark.long

@@ -58,10 +58,11 @@ class Busy:
         """The resets since."""
         return resets(self.region)[self.before :]
 
-    @property
-    def needless(self) -> list[events.ResetBegun]:
-        """Those of them that the fault and the assignments since do not explain."""
-        return needless(self.region, self.before)
+    def came_through(self, note: Note) -> None:
+        """Judge: all run, and what they reset beyond the fault and the assignments since is nothing."""
+        assert all(member.running for member in self.members)
+        assert needless(self.region, self.before) == []
+        judged(self.region, note)
 
 
 def busy(region: Live, *stores: str) -> Busy:
@@ -87,68 +88,45 @@ def newly_said(processes: list[Process], text: str) -> Callable[[], bool]:
     return lambda: all(said(process, text) > before[id(process)] for process in processes)
 
 
-def eventually_finished(region: Live) -> None:
-    """Wait until the region runs again by itself, and has processed everything."""
+def at_once(now: Busy) -> Callable[[], bool]:
+    return lambda: True
+
+
+def leases_are_over(now: Busy) -> Callable[[], bool]:
+    return newly_said(now.members, "now joining")
+
+
+def all_have_left(now: Busy) -> Callable[[], bool]:
+    return lambda: group_size(now.region.kafka, now.region.group) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("goes", "until", "comes"),
+    [
+        pytest.param(Postgres.kill, at_once, Postgres.start, id="killed"),
+        pytest.param(Postgres.stop, at_once, Postgres.start, id="stopped"),
+        pytest.param(Postgres.stop, leases_are_over, Postgres.start, id="away for a lease"),
+        pytest.param(Postgres.stop, all_have_left, Postgres.start, id="away until all have left"),
+        pytest.param(Postgres.suspend, leases_are_over, Postgres.resume, id="hung for a lease"),
+    ],
+)
+def test_all_members_come_back_by_themselves_when_the_store_was_away(
+    region: Live,
+    server: Postgres,
+    record_property: Note,
+    goes: Callable[[Postgres], None],
+    until: Callable[[Busy], Callable[[], bool]],
+    comes: Callable[[Postgres], None],
+) -> None:
+    now = busy(region)
+    is_over = until(now)
+    goes(server)
+    region.until(is_over, "the outage over", 30)
+    comes(server)
     region.until(lambda: runs(region), "running again")
     finished(region)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("end", [Postgres.kill, Postgres.stop], ids=["killed", "stopped"])
-def test_members_go_on_after_the_store_was_restarted(
-    region: Live, server: Postgres, record_property: Note, end: Callable[[Postgres], None]
-) -> None:
-    now = busy(region)
-    end(server)
-    server.start()
-    eventually_finished(region)
-    assert all(member.running for member in now.members)
-    assert now.needless == []
-    judged(region, record_property)
-
-
-@pytest.mark.long
-def test_all_members_come_back_by_themselves_when_the_store_was_away_for_longer_than_a_lease(
-    region: Live, server: Postgres, record_property: Note
-) -> None:
-    now = busy(region)
-    lost = newly_said(now.members, "now joining")
-    server.stop()
-    region.until(lost, "every lease over", 30)
-    server.start()
-    eventually_finished(region)
-    assert all(member.running for member in now.members)
-    assert now.needless == []
-    judged(region, record_property)
-
-
-@pytest.mark.long
-def test_members_leave_their_group_while_the_store_is_away_and_come_back_with_it(
-    region: Live, server: Postgres, record_property: Note
-) -> None:
-    now = busy(region)
-    server.stop()
-    region.until(lambda: group_size(region.kafka, region.group) == 0, "all out of the group", 30)
-    server.start()
-    eventually_finished(region)
-    assert all(member.running for member in now.members)
-    assert now.needless == []
-    judged(region, record_property)
-
-
-@pytest.mark.long
-def test_all_members_come_back_when_the_store_hung_for_longer_than_a_lease(
-    region: Live, server: Postgres, record_property: Note
-) -> None:
-    now = busy(region)
-    lost = newly_said(now.members, "now joining")
-    server.suspend()
-    region.until(lost, "every lease over", 30)
-    server.resume()
-    eventually_finished(region)
-    assert all(member.running for member in now.members)
-    assert now.needless == []
-    judged(region, record_property)
+    now.came_through(record_property)
 
 
 @pytest.mark.long
@@ -167,11 +145,9 @@ def test_members_that_come_back_one_by_one_cost_at_most_one_reset(
             region.fill(100)
             region.until(region.consumed, "everything consumed, so that each has begun something")
         finished(region)
-        assert all(member.running for member in now.members)
-        assert now.needless == []
         assert [body.cause for body in now.resets] in ([], [ResetCause.CLAIM])
         assert region.region().failures == 0
-        judged(region, record_property)
+        now.came_through(record_property)
 
 
 @pytest.mark.long
@@ -194,9 +170,7 @@ def test_a_member_that_alone_can_not_reach_the_store_leaves_and_the_others_go_on
         region.until(lambda: 0 in owners(region), "member 0 with partitions of its own again")
         region.fill(100)
         finished(region)
-        assert all(member.running for member in now.members)
-        assert now.needless == []
-        judged(region, record_property)
+        now.came_through(record_property)
 
 
 def test_lost_answers_to_commits_change_nothing(

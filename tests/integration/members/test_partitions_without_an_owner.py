@@ -7,6 +7,7 @@ never rebalances by itself: the new partitions are read only because the region 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from airflow_kcr.api.validation import validate
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
-from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import RequestId
 from tests.conftest import StartKafka
@@ -25,7 +25,7 @@ from tests.integration.members.conftest import Lend
 from tests.support import faults
 from tests.support.faults import Note, finished, told
 from tests.support.kafka import Kafka
-from tests.support.members import PATIENT, Live, live
+from tests.support.members import PATIENT, Live, Process, live
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -102,60 +102,45 @@ def test_partitions_added_while_the_only_member_is_down_are_read_though_the_coor
         faults.judged(region, record_property)
 
 
+def starting(region: Live, first: Process) -> str:
+    return "resetting"
+
+
+def resetting(region: Live, first: Process) -> str:
+    in_work(region, first)
+    first.gate("resetting")
+    region.reset()
+    return "resetting"
+
+
+def draining(region: Live, first: Process) -> str:
+    in_work(region, first)
+    first.gate("contributing")
+    region.handle(RequestCheckpoint(request_id=RequestId("while it grows")))
+    return "contributing"
+
+
+def in_work(region: Live, first: Process) -> None:
+    """Let the start go on, and bring the region to a first checkpoint."""
+    first.open("resetting")
+    region.shared(0, 1)
+    region.fill(20)
+    finished(region)
+
+
 @pytest.mark.long
-def test_partitions_added_during_a_start_with_a_member_down_are_read(lend: Lend, record_property: Note) -> None:
+@pytest.mark.parametrize("phase", [starting, resetting, draining])
+def test_partitions_added_in_any_phase_with_a_member_down_are_read(
+    lend: Lend, record_property: Note, phase: Callable[[Live, Process], str]
+) -> None:
     with lend(members=2, partitions=2, spec=PATIENT) as region:
         first, second = region.start(0, gates=("resetting",)), region.start(1)
-        region.until(lambda: first.reached("resetting"), "in the middle of the start")
-        reset = region.region().reset
-        assert reset is not None
-        assert reset.cause is ResetCause.START
+        gate = phase(region, first)
+        region.until(lambda: first.reached(gate), f"held in {phase.__name__}")
         second.kill()
         region.kafka.add_partitions(region.topic, 4)
         region.fill(30)
-        first.open("resetting")
-        region.start(1)
-        finished(region, 120)
-        assert set(region.owners()) == set(range(4))
-        faults.judged(region, record_property)
-
-
-@pytest.mark.long
-def test_partitions_added_during_a_reset_are_read(lend: Lend, record_property: Note) -> None:
-    with lend(members=2, partitions=2, spec=PATIENT) as region:
-        first, second = region.start(0, gates=("resetting",)), region.start(1)
-        first.open("resetting")
-        region.shared(0, 1)
-        region.fill(20)
-        finished(region)
-        first.gate("resetting")
-        region.reset()
-        region.until(lambda: first.reached("resetting"), "in the middle of a reset")
-        second.kill()
-        region.kafka.add_partitions(region.topic, 4)
-        region.fill(30)
-        first.open("resetting")
-        region.start(1)
-        finished(region, 120)
-        assert set(region.owners()) == set(range(4))
-        faults.judged(region, record_property)
-
-
-@pytest.mark.long
-def test_partitions_added_during_a_drain_with_a_member_down_are_read(lend: Lend, record_property: Note) -> None:
-    with lend(members=2, partitions=2, spec=PATIENT) as region:
-        first, second = region.start(0), region.start(1)
-        region.shared(0, 1)
-        region.fill(20)
-        finished(region)
-        first.gate("contributing")
-        region.handle(RequestCheckpoint(request_id=RequestId("while it grows")))
-        region.until(lambda: first.reached("contributing"), "in the middle of a drain")
-        assert region.region().state is RegionState.DRAINING
-        second.kill()
-        region.kafka.add_partitions(region.topic, 4)
-        region.fill(30)
-        first.open("contributing")
+        first.open(gate)
         region.start(1)
         finished(region, 120)
         assert set(region.owners()) == set(range(4))

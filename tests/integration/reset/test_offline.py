@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.errors import GroupNotEmpty
@@ -87,28 +87,6 @@ def test_whoever_is_in_the_group_is_named_and_nothing_is_changed(kafka: Kafka, s
     with Region(stopped.name, stopped.store) as region:
         assert region.resets.apply(plan, "to see").state == "done"
     assert set(kafka.committed(stopped.group).values()) == {0}
-
-
-@pytest.mark.long
-def test_a_zombie_that_commits_afterwards_does_not_win(kafka: Kafka, stopped: Live) -> None:
-    with Region(stopped.name, stopped.store) as region:
-        plan = region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(100))))
-        region.resets.apply(plan, "to see")
-        zombie = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": stopped.group, "log_level": 0})
-        zombie.commit(offsets=[TopicPartition(stopped.topic, n, 170) for n in range(3)], asynchronous=False)
-        zombie.close()
-        assert set(kafka.committed(stopped.group).values()) == {170}, "what lag tools see"
-
-        region.start()
-        stopped.start(0, 1)
-        stopped.until(stopped.consumed, "the rest again")
-        stopped.checkpoint()
-        assert [r.counted and r.counted.replayed for r in region.resets.list() if r.plan] == [300], (
-            "from 100, not from 170"
-        )
-        assert set(kafka.committed(stopped.group).values()) == {200}
-        account = stopped.account()
-        assert account.is_sound, account
 
 
 @pytest.mark.long

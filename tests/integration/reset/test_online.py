@@ -160,38 +160,6 @@ def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url
 
 
 @pytest.mark.long
-def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
-    kafka: Kafka, database_url: str, tmp_path: Path
-) -> None:
-    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=BRISK) as one, region_of(one) as region:
-        one.fill(100)
-        one.start(0, 1)
-        one.until(one.consumed, "the first records")
-        first = one.checkpoint().sequence
-        assert first is not None
-        kafka.add_partitions(one.topic, 3)
-        kafka.fill(one.topic, {0: 20, 2: 80})
-        one.until(one.consumed, "the new partition")
-        for _ in range(2):
-            one.reset()
-            one.until_running()
-            one.until(one.consumed, "the new partition from its begin")
-            epoch = one.region().epoch
-            seek = {p.partition: e.offset for p, e in one.region().seek_maps[epoch].items()}
-            assert seek == {0: 100, 1: 100, 2: 0}
-        one.checkpoint()
-        # And by a person's reset to the checkpoint that does not have it.
-        plan = region.resets.plan(ResetRequest(target=targets.ToCheckpoint(sequence=first)))
-        assert [line.target for line in plan.entries] == [100, 100, 0]
-        assert applied(region, plan).state == "done"
-        one.until(one.consumed, "all of it once more")
-        one.checkpoint()
-        account = one.account()
-        assert account.is_sound, account
-        assert sum(w.partition == 2 for w in one.written()) == 4 * 80
-
-
-@pytest.mark.long
 def test_a_partition_that_is_found_while_a_reset_waits_for_its_turn_is_read_from_its_beginning(
     kafka: Kafka, database_url: str, tmp_path: Path
 ) -> None:
