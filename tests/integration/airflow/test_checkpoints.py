@@ -206,38 +206,6 @@ def test_a_region_whose_name_is_a_template_has_its_event_too(airflow: LiveAirflo
     assert told["sequence"] == answer["sequence"]
 
 
-def test_a_cleared_run_finds_its_checkpoint_again(airflow: LiveAirflow, members: Members) -> None:
-    run_id = ended(airflow, "lined_checkpoint", 1)[0]
-    before = airflow.editor.result("lined_checkpoint", run_id, "drain")
-    first = airflow.editor.wait_for_task("lined_checkpoint", run_id, "drain")
-    airflow.editor.clear("lined_checkpoint", run_id, ["drain"])
-    tries = [first.try_number]
-
-    def is_done_again() -> bool:
-        now = airflow.editor.wait_for_task("lined_checkpoint", run_id, "drain")
-        tries.append(now.try_number)
-        return now.try_number > first.try_number and now.state == "success"
-
-    assert happened(is_done_again, within=120, pause=0.5), tries
-    assert airflow.editor.result("lined_checkpoint", run_id, "drain") == before
-
-
-def test_a_task_that_waits_holds_no_slot_and_outlives_a_restart_of_the_triggerer(
-    airflow: LiveAirflow, members: Members
-) -> None:
-    members.at_work.clear()
-    try:
-        run = airflow.editor.trigger("lined_manual")
-        airflow.editor.wait_for_task("lined_manual", run.run_id, "drain", {"deferred"})
-        airflow.restart(Component.TRIGGERER)
-    finally:
-        members.at_work.set()
-    assert airflow.editor.wait_for_run("lined_manual", run.run_id, within=120).state == "success"
-    answer = airflow.editor.result("lined_manual", run.run_id, "drain")
-    assert isinstance(answer, dict)
-    assert answer["boundary"] is None
-
-
 def test_a_checkpoint_is_made_without_the_scheduler_and_found_when_it_is_back(
     airflow: LiveAirflow, members: Members
 ) -> None:
@@ -254,27 +222,6 @@ def test_a_checkpoint_is_made_without_the_scheduler_and_found_when_it_is_back(
     finally:
         airflow.restart(Component.SCHEDULER)
     assert airflow.editor.wait_for_run("lined_manual", run.run_id, within=180).state == "success"
-    answer = airflow.editor.result("lined_manual", run.run_id, "drain")
-    assert isinstance(answer, dict)
-    assert answer["sequence"] == checkpoint.request.sequence
-
-
-def test_what_a_killed_task_has_asked_for_still_happens_and_is_found_when_it_is_cleared(
-    airflow: LiveAirflow, members: Members
-) -> None:
-    members.at_work.clear()
-    try:
-        run = airflow.editor.trigger("lined_manual")
-        airflow.editor.wait_for_task("lined_manual", run.run_id, "drain", {"deferred"})
-        airflow.editor.mark("lined_manual", run.run_id, "drain", "failed")
-        airflow.editor.wait_for_run("lined_manual", run.run_id, {"failed"})
-    finally:
-        members.at_work.set()
-    request_id = f"lined_manual/{run.run_id}/drain/-1"
-    with airflow.region("lined") as region:
-        checkpoint = region.wait_for_checkpoint(request_id, timedelta(seconds=60))
-    airflow.editor.clear("lined_manual", run.run_id, ["drain"])
-    airflow.editor.wait_for_run("lined_manual", run.run_id, {"success"}, within=120)
     answer = airflow.editor.result("lined_manual", run.run_id, "drain")
     assert isinstance(answer, dict)
     assert answer["sequence"] == checkpoint.request.sequence

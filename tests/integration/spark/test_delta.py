@@ -7,7 +7,6 @@ tried in many more ways without Delta, in `tests/unit/sinks/files/test_table.py`
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -186,16 +185,6 @@ def test_the_table_has_whole_checkpoints_and_read_checkpoint_gives_each_of_them(
 
 
 @pytest.mark.soak
-def test_a_checkpoint_that_is_published_again_is_there_once(lake: Lake) -> None:
-    lake.batch(0)
-    sequence = lake.checkpoint("n1")
-    for sink in (lake.sink, other(lake)):
-        sink.publish(sequence)
-    assert shown(lake) == {sequence: lake.everything()}
-    assert len(history(lake)) == 1
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("there", [False, True])
 def test_a_publisher_that_dies_before_or_after_its_commit_is_made_good_by_the_next(lake: Lake, there: bool) -> None:
     lake.batch(0)
@@ -282,25 +271,6 @@ def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(lake: Lake, publi
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("there", [False, True])
-def test_a_reset_that_dies_before_or_after_its_commit_is_made_good_by_the_next_member(lake: Lake, there: bool) -> None:
-    lake.batch(0)
-    lake.checkpoint("n1")
-    lake.driver.reset(ToInitial())
-    lake.driver.complete()
-    dying = other(lake, after=at("hide", die)) if there else other(lake, before=at("hide", die))
-    with pytest.raises(Killed):
-        dying.reset(reset_order(lake.driver))
-    assert bool(shown(lake)) is not there
-    other(lake).reset(reset_order(lake.driver))
-    assert shown(lake) == {}
-    lake.driver.finish_reset()
-    lake.batch(0)
-    lake.batch(1)
-    assert shown(lake) == {} != {lake.checkpoint("n2"): lake.everything()} == shown(lake)
-
-
-@pytest.mark.soak
 def test_a_reset_and_others_who_write_to_the_table_do_not_stop_each_other(lake: Lake) -> None:
     lake.batch(0)
     lake.checkpoint("n1")
@@ -342,16 +312,6 @@ def test_rows_that_do_not_fit_fail_their_batch_and_no_publication(lake: Lake) ->
 
 
 @pytest.mark.soak
-def test_small_files_are_put_together_and_the_table_has_their_rows(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path / "out", file_size=1024 * 1024, format=FileFormat.DELTA)
-    for _ in range(9):
-        lake.batch(0)
-        lake.batch(1)
-    sequence = lake.checkpoint("n1")
-    assert shown(lake) == {sequence: lake.read(sequence)} == {sequence: lake.everything()}
-
-
-@pytest.mark.soak
 def test_cleaning_deletes_the_files_of_undone_and_retired_checkpoints_and_leaves_the_table(
     spark: SparkSession, tmp_path: Path, database_url: str
 ) -> None:
@@ -381,32 +341,6 @@ def test_cleaning_deletes_the_files_of_undone_and_retired_checkpoints_and_leaves
         assert shown(lake) == {}
 
 
-@pytest.mark.soak
-def test_the_command_that_cleans_takes_what_is_undone_out_of_the_table(
-    spark: SparkSession, tmp_path: Path, database_url: str, delta_jars: tuple[Path, ...]
-) -> None:
-    with live_region(database_url, SPEC) as driver:
-        lake = Lake(spark, tmp_path / "out", driver=driver, format=FileFormat.DELTA)
-        lake.batch(0)
-        lake.checkpoint("n1")
-        # Its members have not noted the reset yet.
-        lake.driver.reset(ToInitial())
-        lake.driver.complete()
-        lake.driver.finish_reset()
-        assert shown(lake)
-        jars = ",".join(map(str, delta_jars))
-        ran = subprocess.run(
-            [sys.executable, "-m", "airflow_kcr", "checkpoint", "clean", "flights", "--conf", f"spark.jars={jars}"],
-            env={**os.environ, "LAKE": tmp_path.as_uri(), "KCR_STORE_URL": database_url},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=500,
-        )
-        assert ran.returncode == 0, ran.stderr
-        assert shown(lake) == {}
-
-
 def test_a_store_that_keeps_no_writers_apart_is_refused_by_name(spark: SparkSession) -> None:
     target = FileTarget(
         owner=SinkOwner(region=RegionName("flights"), region_id=UNDECLARED, group=GROUP, sink="out"),
@@ -423,13 +357,6 @@ def test_a_folder_whose_table_is_gone_is_refused(lake: Lake) -> None:
     lake.checkpoint("n1")
     shutil.rmtree(lake.root / layout.TABLE)
     with pytest.raises(ConfigurationError, match=f"the table {layout.TABLE} beside them is gone"):
-        lake.opened(lake.root.as_uri()).check()
-
-
-@pytest.mark.soak
-def test_a_folder_that_has_a_table_is_refused_as_one_of_files_alone(lake: Lake) -> None:
-    lake.format = FileFormat.PARQUET
-    with pytest.raises(ConfigurationError, match="was created with format delta, and the spec says parquet"):
         lake.opened(lake.root.as_uri()).check()
 
 

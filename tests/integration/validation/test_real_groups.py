@@ -12,14 +12,14 @@ from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.validation import Validation, report
 from airflow_kcr.cli.endings import exit_status
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import ConfigurationError, ForeignConsumerInGroup, UnknownTopics
+from airflow_kcr.errors import ConfigurationError, ForeignConsumerInGroup
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.validation import Question
 from tests.conftest import StartKafka
-from tests.integration.validation.conftest import PARTITIONS, Scene, make
+from tests.integration.validation.conftest import Scene, make
 from tests.integration.validation.foreign import Crowd
 from tests.support import streams_group
 from tests.support.kafka import Kafka
@@ -53,14 +53,6 @@ def test_a_region_that_runs_is_fine_in_every_line(scene: Scene) -> None:
     assert foreign_consumers(found) == []
 
 
-def test_a_dynamic_group_is_fine_too(kafka: Kafka, crowd: Crowd) -> None:
-    scene = make(kafka, crowd, static=False)
-    scene.join()
-    scene.run()
-    found = scene.look()
-    assert wrong(found) == {}, told(found)
-
-
 def test_a_region_that_was_never_started_is_fine_and_nothing_is_made_by_looking(kafka: Kafka, crowd: Crowd) -> None:
     scene = make(kafka, crowd)
     found = scene.look()
@@ -87,22 +79,6 @@ def test_a_foreign_consumer_is_named_with_host_and_client_id(scene: Scene, insta
     assert line.verdict is CheckVerdict.FAILED
     assert f"consumer console-consumer on host {LOCAL}" in line.detail
     assert wrong(found)[Question.CLAIMS] is CheckVerdict.FAILED, "Kafka has moved partitions that are claimed"
-
-
-def test_a_foreign_consumer_of_another_topic_is_named_though_it_takes_nothing(scene: Scene) -> None:
-    other = scene.kafka.topic(1)
-    scene.crowd.join("stranger", scene.group, other, client_id="reader", partition_assignment_strategy="range")
-    scene.crowd.settle(*scene.places(), (other, 0))
-    assert [o.client_id for o in foreign_consumers(scene.look())] == ["reader"]
-
-
-def test_a_foreign_consumer_of_a_dynamic_group_is_known_by_its_client_id(kafka: Kafka, crowd: Crowd) -> None:
-    scene = make(kafka, crowd, static=False)
-    scene.join()
-    scene.run()
-    crowd.join("stranger", scene.group, scene.topic, client_id="copy", partition_assignment_strategy="range")
-    scene.crowd.settle(*scene.places())
-    assert [o.client_id for o in foreign_consumers(scene.look())] == ["copy"]
 
 
 @pytest.mark.long
@@ -136,15 +112,6 @@ def test_a_consumer_protocol_foreign_consumer_is_found_in_an_empty_group_before_
     crowd.leave("stranger")
     assert wrong(scene.look()) == {}
     preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
-
-
-def test_members_in_a_group_that_a_consumer_has_converted_are_still_told_from_it(scene: Scene) -> None:
-    scene.crowd.join("stranger", scene.group, scene.topic, client_id="modern", group_protocol="consumer")
-    scene.crowd.settle(*scene.places())
-    (seen,) = described(scene.driver.store, scene.name, real_reader)
-    assert seen.type == "consumer"
-    assert {m.member or m.client_id for m in seen.members} == {scene.member(0), scene.member(1), "modern"}
-    assert sorted(p.partition for m in seen.members for p in m.target or ()) == list(range(PARTITIONS))
 
 
 @pytest.mark.long
@@ -274,51 +241,6 @@ def test_a_static_slot_without_a_process_is_a_warning_and_no_foreign_consumer(sc
 # -- topics and offsets -----------------------------------------------------------------------------------------------
 
 
-def test_a_partition_that_was_added_is_named_until_it_is_claimed(scene: Scene) -> None:
-    scene.kafka.add_partitions(scene.topic, PARTITIONS_AFTER)
-    line = scene.check(Question.CLAIMS)
-    assert line.verdict is CheckVerdict.WARNING
-    assert f"{scene.topic}-4 is new and unclaimed (last owner: none)" in line.detail
-
-
-PARTITIONS_AFTER = 5
-
-
-def test_a_topic_that_was_made_again_is_named_by_both_ids(scene: Scene) -> None:
-    before = scene.kafka.topic_id(scene.topic)
-    scene.kafka.delete_topic(scene.topic)
-    scene.kafka.topic(4, name=scene.topic)
-    line = scene.check(Question.TOPIC_IDS)
-    assert line.verdict is CheckVerdict.FAILED
-    assert f"(id {before} became {scene.kafka.topic_id(scene.topic)})" in line.detail
-
-
-def test_retention_that_closes_in_is_a_warning_and_once_it_has_overtaken_a_failure(scene: Scene) -> None:
-    scene.driver.process(width=50)
-    scene.driver.checkpoint("n1")
-    scene.kafka.delete_records(scene.topic, {0: 30})
-    line = scene.check(Question.OFFSETS)
-    assert (line.verdict, f"{scene.topic}-0: retention is about to overtake the restore point" in line.detail) == (
-        CheckVerdict.WARNING,
-        True,
-    )
-    scene.kafka.delete_records(scene.topic, {0: 60})
-    line = scene.check(Question.OFFSETS)
-    assert line.verdict is CheckVerdict.FAILED
-    assert f"{scene.topic}-0 at 50: retention overtook it: the log now starts at 60" in line.detail
-
-
-def test_a_commit_of_somebody_who_is_in_no_list_shows_in_the_offsets(scene: Scene) -> None:
-    scene.driver.process(width=50)
-    scene.driver.checkpoint("n1")
-    scene.crowd.commit(str(scene.member(0)), scene.topic, 7)
-    owner = scene.driver.region.claims[scene.driver.partition(0, scene.group, scene.topic)].owner
-    assert owner is not None
-    line = scene.check(Question.OFFSETS)
-    assert line.verdict is CheckVerdict.WARNING
-    assert "Kafka's committed offset is 7, the region committed 50: another client commits" in line.detail
-
-
 def test_a_group_without_offsets_shows_that_it_was_deleted(scene: Scene) -> None:
     scene.driver.process(width=50)
     scene.driver.checkpoint("n1")
@@ -330,19 +252,7 @@ def test_a_group_without_offsets_shows_that_it_was_deleted(scene: Scene) -> None
     assert f"{scene.topic}-0:" not in scene.check(Question.OFFSETS).detail
 
 
-def test_a_pattern_that_matches_nothing_waits(kafka: Kafka, crowd: Crowd) -> None:
-    scene = make(kafka, crowd, subscribe="pattern: '^nothing-is-called-so'")
-    line = scene.check(Question.TOPICS)
-    assert (line.verdict, "matches none of the" in line.detail) == (CheckVerdict.WARNING, True)
-
-
 # -- preflight --------------------------------------------------------------------------------------------------------
-
-
-def test_preflight_names_a_topic_that_is_missing(kafka: Kafka, crowd: Crowd) -> None:
-    scene = make(kafka, crowd, subscribe="topics: [no-such-topic-anywhere]")
-    with pytest.raises(UnknownTopics, match="topic no-such-topic-anywhere does not exist"):
-        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
 
 
 def test_preflight_refuses_to_join_beside_a_foreign_consumer_and_lets_a_returning_member_pass(scene: Scene) -> None:
