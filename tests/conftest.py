@@ -34,7 +34,7 @@ MARKERS = {
     "postgres": {"postgres_server", "database_url", "empty_database_url"},
     "kafka": {"kafka", "kafka_set"},
     "airflow": {"airflow"},
-    "browser": {"browser", "people"},
+    "browser": {"browser"},
 }
 
 LONG = "long"

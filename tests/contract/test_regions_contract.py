@@ -13,7 +13,7 @@ from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import batches, commands
 from airflow_kcr.protocol.region.liveness import NEVER
-from airflow_kcr.protocol.region.rows import Outcome, RegionState, Requester, ResetCause
+from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
@@ -353,19 +353,6 @@ def test_a_rule_that_fails_for_another_reason_changes_nothing_either(drive: Driv
         driver.change(broken)
     assert _everything(driver) == before
     driver.process()
-
-
-def test_sequences_and_offsets_beyond_32_bits_are_kept(subject: Subject, drive: Drive) -> None:
-    driver = drive()
-    for partition in driver.logs:
-        driver.grow(partition, start=2**40, end=2**62)
-    driver.change(lambda region, now: replace(region, next_sequence=CheckpointNumber(2**31 + 5)))
-    driver.up()
-    driver.process()
-    sequence = driver.checkpoint("n1")
-    assert sequence > 2**31
-    assert set(driver.region.offsets[sequence].values()) == {2**40 + 10}
-    assert driver.batches[0].outcome is Outcome.DONE
 
 
 def test_ids_with_odd_characters_are_kept(subject: Subject) -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -39,8 +39,6 @@ class Person:
 
     driver: Chrome
     url: str
-    clicks: list[str] = field(default_factory=list)
-    """What was clicked, in order; the Tab key is no click."""
 
     def sees(self, look: Callable[[], Found], what: str) -> Found:
         """Wait until a look finds something, and return it."""
@@ -69,16 +67,8 @@ class Person:
         return found
 
     def press(self, css: str) -> None:
-        """Press a button, wherever on the page it is, and count it."""
+        """Press a button, wherever on the page it is."""
         self._clicks(lambda: self.driver.find_elements(By.CSS_SELECTOR, css), css)
-
-    def presses_labelled(self, text: str) -> None:
-        """Press the button whose label ends with a text, and count it."""
-
-        def look() -> list[WebElement]:
-            return [one for one in self.driver.find_elements(By.TAG_NAME, "button") if one.text.strip().endswith(text)]
-
-        self._clicks(look, text)
 
     def _clicks(self, look: Callable[[], Sequence[WebElement]], what: str) -> None:
         """Click on the first of these elements that can be seen.
@@ -95,7 +85,6 @@ class Person:
             return True
 
         self.sees(is_clicked, what)
-        self.clicks.append(what)
 
     def reads(self, *texts: str) -> str:
         """Wait until all these texts can be read on the page, or in the frame, and return its whole text."""
@@ -105,26 +94,6 @@ class Person:
             return text if all(one in text for one in texts) else ""
 
         return self.sees(read, " and ".join(texts))
-
-    def lacks(self, text: str) -> None:
-        """Wait until a text can't be read on the page any more."""
-        self.sees(lambda: text not in self.driver.find_element(By.TAG_NAME, "body").text, f"the end of {text}")
-
-    def closes_dialog(self) -> None:
-        """Close whatever lies over the page."""
-        dialogs = "[role=dialog]"
-
-        def is_closed() -> bool:
-            if not any(one.is_displayed() for one in self.driver.find_elements(By.CSS_SELECTOR, dialogs)):
-                return True
-            self.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
-            return False
-
-        self.sees(is_closed, "the page below the dialog")
-
-    def follows(self, text: str) -> None:
-        """Follow the link with a text; no page is loaded anew."""
-        self._clicks(lambda: self.driver.find_elements(By.LINK_TEXT, text), text)
 
     def goes(self, path: str) -> None:
         """Open a page of Airflow."""
@@ -164,11 +133,6 @@ class Person:
         self._clicks(lambda: self.driver.find_elements(By.CSS_SELECTOR, _named(field)), field)
         self._pastes(field, text)
 
-    def goes_on_to_write(self, field: str, text: str) -> None:
-        """Press Tab, which leads to a field of a form, and paste a text there."""
-        self.driver.switch_to.active_element.send_keys(Keys.TAB)
-        self._pastes(field, text)
-
     def _pastes(self, field: str, text: str) -> None:
         # As users paste a run's name. Airflow 3.3's form drops every 51st of keys that come one right after another
         # ("Maximum update depth exceeded" of React).
@@ -176,10 +140,6 @@ class Person:
         assert focused.get_attribute("name") == f"element_{field}", f"{field} has not the focus"
         self.driver.execute_cdp_cmd("Input.insertText", {"text": text})
         self.sees(lambda: focused.get_attribute("value") == text, f"{text!r} in {field}")
-
-    def switches(self, field: str) -> None:
-        """Turn one of the switches of a form."""
-        self.press(f"label[id='switch:element_{field}']")
 
     # ------------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from airflow_kcr.embedded.servers import java_command
 CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
 CONFIGS = "kafka.admin.ConfigCommand"
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 WITHIN = 90.0
@@ -85,22 +84,13 @@ def console_consumer(
     bootstrap_servers: str, topic: str, group: str, *, tool: str = CONSOLE_CONSUMER
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `kafka-console-consumer` in a group, as a person who reads a topic does; it leaves at the end."""
-    with _runs(tool, "--bootstrap-server", bootstrap_servers, "--topic", topic, "--group", group) as running:
-        yield running
-
-
-@contextmanager
-def verifiable_consumer(bootstrap_servers: str, topic: str, group: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the consumer of Kafka's own system tests in a group, which commits what it reads; it leaves at the end."""
-    places = ("--bootstrap-server", bootstrap_servers, "--topic", topic, "--group-id", group)
-    with _runs(VERIFIABLE_CONSUMER, *places, "--reset-policy", "earliest", "--session-timeout", "9000") as running:
-        yield running
-
-
-@contextmanager
-def _runs(tool: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     running = subprocess.Popen(
-        java_command(resolve(KAFKA_TOOLS), "-Xmx128m", tool, *arguments),
+        java_command(
+            resolve(KAFKA_TOOLS),
+            "-Xmx128m",
+            tool,
+            *("--bootstrap-server", bootstrap_servers, "--topic", topic, "--group", group),
+        ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

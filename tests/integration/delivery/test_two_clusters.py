@@ -402,12 +402,6 @@ def test_a_region_that_is_declared_anew_consumes_the_cluster_that_took_the_place
 
 # -- as `kcr member run` does it ---------------------------------------------------------------------------------------
 
-ON_SPARK = """\
-checkpoint: {every: 20s, grace: 1s}
-batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
-timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
-"""
-
 
 @pytest.fixture
 def on_spark(connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -417,29 +411,6 @@ def on_spark(connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) 
         "hosting": "tests.support.spark_member_process",
         "pipeline": "tests.support.spark_gated_pipeline:process",
     }
-
-
-@pytest.mark.soak
-def test_members_on_spark_share_a_checkpoint_over_two_clusters(
-    kafka_set: StartKafka, servers: Servers, tmp_path: Path, on_spark: dict[str, str], record_property: Note
-) -> None:
-    with paired(kafka_set(), kafka_set(), servers, tmp_path, ON_SPARK, **on_spark) as pair:
-        pair.fill(30)
-        for one in pair.groups:
-            one.start(0, 1)
-        pair.east.until_running(WITHIN)
-        pair.east.until(lambda: bool(aligned(pair.east)), "an aligned checkpoint", WITHIN)
-        assert {p.group for p in pair.east.region().offsets[aligned(pair.east)[-1].sequence]} == {
-            GroupId(one.group) for one in pair.groups
-        }
-        victim = pair.west.processes[0]
-        victim.gate("staged")
-        pair.fill(40)
-        pair.west.until(lambda: victim.reached("staged"), "a batch of west, staged", WITHIN)
-        victim.kill()
-        pair.west.start(0, 1, takeover=True)
-        pair.finished()
-        pair.judge(record_property)
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ Real broker, real store, members in a process of their own, and the watch that t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from airflow_kcr.spec import RegionSpec
 from tests.integration.members.conftest import in_both_protocols
 from tests.support.faults import Note, checkpoints, finished, judged, resets, told
 from tests.support.kafka import QUIESCED, Kafka
-from tests.support.kafka_tool import console_consumer, verifiable_consumer
+from tests.support.kafka_tool import console_consumer
 from tests.support.load import steadily
 from tests.support.members import BRISK, Live, Process, live
 
@@ -210,38 +210,6 @@ def looked(one: Live) -> tuple[object, ...]:
     """Who is in the groups, looked at now."""
     found = validate(one.store, one.name, real_reader)
     return tuple(o for strangers in found.foreign_consumers.values() for o in strangers)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("tool", "client", "policy"),
-    [
-        (console_consumer, "console-consumer", ForeignConsumerPolicy.WARN),
-        (console_consumer, "console-consumer", ForeignConsumerPolicy.FAIL),
-        (verifiable_consumer, "consumer-{group}-1", ForeignConsumerPolicy.WARN),
-        (verifiable_consumer, "consumer-{group}-1", ForeignConsumerPolicy.FAIL),
-    ],
-)
-def test_kafkas_own_consumers_are_named_and_the_region_goes_on_once_they_have_left(
-    kafka: Kafka,
-    database_url: str,
-    tmp_path: Path,
-    record_property: Note,
-    tool: Callable[[str, str, str], AbstractContextManager[object]],
-    client: str,
-    policy: ForeignConsumerPolicy,
-) -> None:
-    with watched(kafka, database_url, tmp_path, policy) as one, Region(one.name, one.store) as region:
-        name = f"consumer {client.format(group=one.group)} on host"
-        with tool(kafka.bootstrap_servers, one.topic, one.group):
-            one.until(lambda: name in f"{region.show().note} {region.show().halted}", "it is named", 90)
-        one.until(lambda: not looked(one), "gone from the group", 60)
-        if policy is ForeignConsumerPolicy.FAIL:
-            one.until(lambda: one.region().state is RegionState.HALTED, "halted")
-            region.resume()
-        one.fill(30)
-        finished(one, within=120)
-        judged(one, record_property)
 
 
 # -- Kafka's own consumer, in each phase of a region that works --------------------------------------------------------

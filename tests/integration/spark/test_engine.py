@@ -320,66 +320,10 @@ def test_views_of_one_member_are_not_seen_by_another(bench: Bench, topic: str) -
 # -- failures ------------------------------------------------------------------------------------------------------
 
 
-def test_a_poison_record_fails_the_batch_with_its_error_and_nothing_runs_on(bench: Bench, topic: str) -> None:
-    def process(batch: DataFrame, context: BatchContext) -> None:
-        from pyspark.sql.functions import udf
-
-        def check(offset: int) -> int:
-            if offset == 7:
-                raise ValueError("poison at cancelled offset 7")
-            return offset
-
-        batch.select(udf(check, "long")("offset")).write.format("noop").mode("overwrite").save()
-
-    with pytest.raises(BatchFailed, match=r"failed: ValueError \(.*test_engine.py, line \d+\)$"):
-        bench.engine(process).run(call(topic, ALL))
-    assert running_tasks(bench.spark) == 0
-
-
 @pytest.mark.parametrize("state", ["", "\nSQLSTATE: 38000"], ids=["4.0", "4.2"])
 def test_an_error_of_a_user_s_function_is_told_without_the_state_of_spark_s(spark: SparkSession, state: str) -> None:
     said = f'Traceback (most recent call last):\n  File "job.py", line 3, in check\nKeyError: 7\n{state}'
     assert essential_line(PythonException(desc=said, stackTrace="")) == "KeyError (job.py, line 3)"
-
-
-def test_an_error_inside_an_rdd_is_told_by_its_place(bench: Bench, topic: str) -> None:
-    def each(rows: Iterator[object]) -> None:
-        raise KeyError("nothing")
-
-    with pytest.raises(BatchFailed, match=r"failed: KeyError \(.*test_engine.py, line \d+\)"):
-        bench.engine(lambda batch, context: batch.foreachPartition(each)).run(call(topic, FEW))
-
-
-def test_an_error_of_the_pipeline_s_own_python_is_told_with_its_line(bench: Bench, topic: str) -> None:
-    def process(batch: DataFrame, context: BatchContext) -> None:
-        raise RuntimeError("not today")
-
-    with pytest.raises(BatchFailed, match=r"failed: RuntimeError \(.*test_engine.py, line \d+\)"):
-        bench.engine(process).run(call(topic, FEW))
-
-
-def test_an_error_that_wraps_spark_s_is_told_by_spark_s(bench: Bench, topic: str) -> None:
-    def process(batch: DataFrame, context: BatchContext) -> None:
-        try:
-            batch.selectExpr("raise_error('bad row')").collect()
-        except Exception as error:
-            raise RuntimeError("could not write") from error
-
-    with pytest.raises(BatchFailed, match="SparkRuntimeException: USER_RAISED_EXCEPTION"):
-        bench.engine(process).run(call(topic, FEW))
-
-
-def test_a_query_that_makes_no_sense_fails_the_batch(bench: Bench, topic: str) -> None:
-    with pytest.raises(BatchFailed, match="no_such_column"):
-        bench.engine(lambda batch, context: noop(batch.select("no_such_column"), context)).run(call(topic, FEW))
-
-
-def test_a_pipeline_that_ends_its_process_fails_the_batch(bench: Bench, topic: str) -> None:
-    def process(batch: DataFrame, context: BatchContext) -> None:
-        raise SystemExit(3)
-
-    with pytest.raises(BatchFailed, match="it must return"):
-        bench.engine(process).run(call(topic, FEW))
 
 
 def test_a_cancellation_by_somebody_else_is_a_failure(bench: Bench, topic: str, tmp_path: Path) -> None:

@@ -60,14 +60,6 @@ def test_status_1_where_a_check_failed(run: Run) -> None:
     assert "topic no-such-topic does not exist" in failed[0]["detail"]
 
 
-def test_a_table_for_people(run: Run, kafka: Kafka) -> None:
-    result = run("-o", "table", topic=kafka.topic(2))
-    assert result.exit_code == 0
-    head, *lines = result.stdout.splitlines()
-    assert head.split() == list(CHECKED)
-    assert len(lines) == 2 * len(Question)
-
-
 def test_a_group_is_described_as_kafka_does(run: Run, kafka: Kafka, crowd: Crowd, database_url: str) -> None:
     topic = kafka.topic(2)
     group = json.loads(run("-o", "json", topic=topic).stdout)[0]["group"]
@@ -86,18 +78,3 @@ def test_a_group_is_described_as_kafka_does(run: Run, kafka: Kafka, crowd: Crowd
         f"{topic} 0-1",
     )
     assert (second["type"], second["state"], second["member"]) == ("classic", "dead", "")
-
-
-def test_what_is_not_there_has_the_status_that_says_so(run: Run, kafka: Kafka) -> None:
-    result = run("--group", "three", topic=kafka.topic(1))
-    assert (result.exit_code, "has no group three" in result.stderr) == (2, True)
-
-
-def test_an_unknown_region_is_refused(run: Run, kafka: Kafka) -> None:
-    assert run(topic=kafka.topic(1), region="trains").exit_code == 3
-
-
-@pytest.mark.long
-def test_a_broker_out_of_reach_is_told_by_address(run: Run) -> None:
-    result = run(topic="flights", servers="127.0.0.1:1")
-    assert (result.exit_code, "tried 127.0.0.1:1 for" in result.stderr) == (4, True)

@@ -20,7 +20,7 @@ from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.rules import Assignor, GroupProtocol
+from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicId, TopicName
 from tests.support.simulation.world import EPOCH, World
 
@@ -78,9 +78,6 @@ class Consumer:
     generation: int = 0
     known: int = 0
     """How many partitions the topic had when it last looked; the group's leader joins again when that changes."""
-
-    protocol: GroupProtocol = GroupProtocol.CLASSIC
-    """Which one it speaks; only a group that is converted asks."""
 
     drains: bool = False
     """Whether it acknowledges itself what it is to give back; else it does so as soon as it hears of it."""

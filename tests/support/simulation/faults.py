@@ -348,11 +348,6 @@ def spec_changed(simulation: Simulation) -> None:
     simulation.change_spec()
 
 
-def converted(simulation: Simulation) -> None:
-    """A person has every group speak the other protocol; its members change over one by one."""
-    simulation.convert()
-
-
 def spec_that_none_can_start_with(simulation: Simulation) -> None:
     """The same with a mistake, which members that live find or not; it is put right some seconds later."""
     simulation.change_spec(keeps_out=simulation.members)

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.rules import Delivery, GroupProtocol
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.target_resolution import resolve
 from airflow_kcr.protocol.targets import Situation, Target
@@ -93,7 +93,6 @@ class Host:
         around: what it shares with the others.
         machine: the member's first state, which says who it is.
         on_end: called when the process has ended, with whether it ended by itself.
-        protocol: what its consumer speaks, by the spec that it was started with.
     """
 
     def __init__(
@@ -101,10 +100,8 @@ class Host:
         around: Surroundings,
         machine: MemberMachine,
         on_end: Callable[[Host, str], None],
-        protocol: GroupProtocol = GroupProtocol.CLASSIC,
     ) -> None:
         self.around, self.member, self.machine, self.on_end = around, machine.member, machine, on_end
-        self.protocol = protocol
         self.revision = machine.process.spec_revision or 0
         self.world = around.world
         self.alive = True
@@ -339,7 +336,6 @@ class Host:
             number=number,
             static_id=static,
             hear=self._hear,
-            protocol=self.protocol,
             drains=True,
             polls=self._polls,
         )

@@ -46,14 +46,12 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.schedules import Every
 from tests.support import start_failures
 from tests.support.simulation.broker import Broker, Log
-from tests.support.simulation.converting_broker import ConvertingBroker
 from tests.support.simulation.deciding_broker import DecidingBroker
 from tests.support.simulation.faults import (
     FAULTS,
     MISTAKES,
     OF_ONE,
     OF_SPECS,
-    converted,
     found_again,
     lost_while_down,
     reset_to_equal_ones,
@@ -131,9 +129,6 @@ class Shape:
 
     specs: tuple[tuple[float, str], ...] = ()
     """When the spec is changed, and by what: a name of `faults.OF_SPECS`."""
-
-    conversions: tuple[float, ...] = ()
-    """When every group is given the other protocol."""
 
 
 def drawn(world: World) -> Shape:
@@ -252,12 +247,6 @@ _BROKERS: Final[Mapping[GroupProtocol, type[Broker]]] = {
 }
 
 
-_OTHER: Final[Mapping[GroupProtocol, GroupProtocol]] = {
-    GroupProtocol.CLASSIC: GroupProtocol.CONSUMER,
-    GroupProtocol.CONSUMER: GroupProtocol.CLASSIC,
-}
-
-
 class Simulation:
     """One run.
 
@@ -273,9 +262,7 @@ class Simulation:
         self.sides = tuple(
             Surroundings(
                 world=self.world,
-                broker=(ConvertingBroker if self.shape.conversions else _BROKERS[one.protocol])(
-                    self.world, one.group, one.partitions, 8.0 if one.static else 4.0
-                ),
+                broker=_BROKERS[one.protocol](self.world, one.group, one.partitions, 8.0 if one.static else 4.0),
                 store=self.store,
                 name=NAME,
                 delivery=one.delivery,
@@ -406,8 +393,7 @@ class Simulation:
             spec_revision=spec.revision,
         )
         machine = MemberMachine(process=process, timeouts=TIMEOUTS, static=one.static)
-        protocol = spec.rules.groups[member.group].protocol
-        self.hosts[member] = Host(around, machine, self._ended, protocol)
+        self.hosts[member] = Host(around, machine, self._ended)
 
     def _fails_to_start(self, member: MemberId, spec: Spec) -> None:
         if self.world.now >= self.around.store_back_at:
@@ -424,16 +410,6 @@ class Simulation:
         spec = Spec(text=f'{{"revision":{self.revision}}}', rules=rules, revision=self.revision)
         if keeps_out:
             self.mistakes[spec.digest] = frozenset(keeps_out)
-        self.person(lambda: self.store.handle(NAME, ChangeSpec(at_once=region.spec, later=spec)))
-
-    def convert(self) -> None:
-        """Apply a spec in which every group has the other protocol."""
-        self.revision += 1
-        region = self.region
-        rules = (region.next_spec or region.spec).rules
-        groups = {group: replace(one, protocol=_OTHER[one.protocol]) for group, one in rules.groups.items()}
-        text, rules = f'{{"revision":{self.revision}}}', replace(rules, groups=groups)
-        spec = Spec(text=text, rules=rules, revision=self.revision)
         self.person(lambda: self.store.handle(NAME, ChangeSpec(at_once=region.spec, later=spec)))
 
     def _ended(self, host: Host, how: str) -> None:
@@ -494,8 +470,6 @@ class Simulation:
         for at, name in self.shape.clusters:
             (of_one,) = (one for one in OF_ONE if one.__name__ == name)
             self.world.after(at, lambda f=of_one: self._fault(f))  # type: ignore[misc]
-        for at in self.shape.conversions:
-            self.world.after(at, lambda: self._fault(converted))
         for at, name in self.shape.specs:
             (fault,) = (one for one in OF_SPECS if one.__name__ == name)
             self.world.after(at, lambda f=fault: self._fault(f))  # type: ignore[misc]
