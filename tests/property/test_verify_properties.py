@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_kcr.api.verdict import Verdict, drop_old
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import Reconcile, StartRegion
@@ -105,19 +102,3 @@ def test_when_faults_stop_the_region_runs_again(delivery: Delivery, script: list
         driver.handle(Reconcile())
     assert driver.region.state is RegionState.RUNNING
     assert {driver.region.claims[partition].owner for partition in driver.logs} <= driver.processes.keys()
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@given(rules=regions(), script=steps, drops=st.lists(st.booleans(), min_size=41, max_size=41))
-def test_a_history_whose_old_part_is_dropped_in_pieces_stays_consistent(
-    rules: RegionRules, script: list[Step], drops: list[bool]
-) -> None:
-    runner = Script(Driver(partitions=PARTITIONS, rules=rules))
-    driver = runner.driver
-    for step, is_dropped in zip([("up", 0, 0, 0), *script], drops, strict=False):
-        runner.run(step)
-        if is_dropped:
-            assert drop_old(driver.store, driver.name, timedelta(days=-1)).violations == ()
-    last = Verdict.of(driver.name, driver.store.chronicle(driver.name))
-    assert last.violations == ()
-    assert last.after + last.checked_events == len(driver.events)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from airflow_kcr.api import Plan, Region, ResetRequest
+from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset, RequestId
@@ -18,8 +18,6 @@ from tests.support.members import Live, Process
 
 PARTITIONS = 6
 TARGET, OTHER, DONE, MORE = 50, 20, 100, 60
-Ask = Callable[[Plan, bool], None]
-"""Applies a plan, forced or not; returns when it is accepted, and does not wait for the reset."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,8 +29,6 @@ class Scene:
     members: list[Process]
     gate: str = ""
     request_ids: list[RequestId] = field(default_factory=list)
-    ask: Ask | None = None
-    """Who asks; None: this process."""
 
     @property
     def held(self) -> Process:
@@ -42,10 +38,7 @@ class Scene:
     def apply(self, target: int = TARGET, *, forced: bool = False) -> None:
         """Ask for a reset, and don't wait for it."""
         plan = self.region.resets.plan(ResetRequest(target=ToOffset(offset=Offset(target))))
-        if self.ask is None:
-            self.region.resets.apply(plan, "to see", forced=forced)
-        else:
-            self.ask(plan, forced)
+        self.region.resets.apply(plan, "to see", forced=forced)
         self.request_ids.append(RequestId(plan.plan))
 
     def holds(self, gate: str) -> None:
