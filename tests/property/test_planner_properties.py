@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -9,20 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, DesiredState, RegionState
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (
     BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
     GroupPartition,
-    Incarnation,
     Offset,
-    Timeline,
 )
 from airflow_kcr.runtime.leases import StoreClock
 from airflow_kcr.runtime.planner import GROWTH, BatchSize, Limits, Planner, shares
+from tests.support import lone_member
 from tests.support.runtime_fakes import NOON, FakeLogs, Hands, p
 from tests.support.simulation.broker import Log
 
@@ -146,19 +143,8 @@ def test_members_that_start_anew_after_each_timeout_come_to_a_size_too(least: in
 
 
 def view_of(limit_seconds: float, located: dict[GroupPartition, BoundaryOffset]) -> MemberRegion:
-    return MemberRegion(
-        counter=EventNumber(1),
-        epoch=Epoch(1),
-        timeline=Timeline(1),
-        state=RegionState.RUNNING,
-        desired_state=DesiredState.RUNNING,
-        next_sequence=CheckpointNumber(1),
-        spec_revision=1,
-        incarnation=Incarnation(1),
-        claims={partition: Claim() for partition in PARTITIONS},
-        limit=NOON + timedelta(seconds=limit_seconds),
-        boundary_offsets=dict(located),
-    )
+    seen = lone_member.view_of(dict.fromkeys(PARTITIONS, Claim()))
+    return replace(seen, limit=NOON + timedelta(seconds=limit_seconds), boundary_offsets=dict(located))
 
 
 produced = st.tuples(st.integers(0, 2), st.integers(1, 30))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from airflow_kcr.errors import BatchCancelled, KcrError, StoreUnavailable
 from airflow_kcr.ports import BatchCall, BatchReport, CommitAnswer, CommittedOffset, MembershipListener, always
@@ -25,13 +25,16 @@ from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
     ClusterId,
+    Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     MemberId,
     Offset,
+    Range,
     RegionId,
     RegionName,
+    Timeline,
     TopicName,
 )
 from tests.support.memory import MemoryTransactions
@@ -51,6 +54,19 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def p(number: int) -> GroupPartition:
     """Return a partition of the one topic."""
     return GroupPartition(GROUP, TOPIC, number)
+
+
+CALL: Final = BatchCall(
+    region=FLIGHTS,
+    member=MEMBER,
+    batch=BatchId("b"),
+    epoch=Epoch(1),
+    timeline=Timeline(1),
+    sequence=CheckpointNumber(1),
+    ranges={p(0): Range(Offset(0), Offset(10))},
+    progress=OffsetMap(),
+)
+"""A batch of the first ten records."""
 
 
 def records(number: int, *, at: datetime = NOON) -> Log:

@@ -33,22 +33,10 @@ def test_lag_is_what_is_left_from_the_position_to_the_end(driver: Driver, region
     cluster.ends = {0: 700}
     cluster.held = {driver.partition(0): 4}
     rows = [row.to_json() for row in region.lag()]
-    assert rows[0] == {
-        "group": "g",
-        "topic": "t",
-        "partition": 0,
-        "position": 10,
-        "committed": 4,
-        "log_start": 0,
-        "log_end": 700,
-        "lag": 690,
-        "member_id": "g[0]",
-        "trouble": "",
-    }
-    assert [(row["partition"], row["committed"], row["lag"], row["member_id"]) for row in rows[1:]] == [
-        (1, None, 990, "g[0]"),
-        (2, None, 990, "g[1]"),
-        (3, None, 990, "g[1]"),
+    assert [(r["position"], r["committed"], r["log_end"], r["lag"], r["member_id"], r["trouble"]) for r in rows] == [
+        (10, 4, 700, 690, "g[0]", ""),
+        (10, None, 1_000, 990, "g[0]", ""),
+        *[(10, None, 1_000, 990, "g[1]", "")] * 2,
     ]
 
 
@@ -86,16 +74,8 @@ def test_a_checkpoint_is_held_against_kafka(driver: Driver, region: Region, clus
         "not_committed",
         "no_log",
     ]
-    assert region.checkpoints.compare(2)[0].to_json() == {
-        "group": "g",
-        "topic": "t",
-        "partition": 0,
-        "offset": 100,
-        "committed": None,
-        "log_start": 101,
-        "log_end": 1_000,
-        "finding": "overtaken",
-    }
+    first = region.checkpoints.compare(2)[0].to_json()
+    assert (first["offset"], first["committed"], first["log_start"], first["log_end"]) == (100, None, 101, 1_000)
 
 
 def test_an_open_checkpoint_can_not_be_compared(driver: Driver, region: Region) -> None:

@@ -13,7 +13,7 @@ from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ToEarliest, ToOffset
-from airflow_kcr.protocol.values import CheckpointNumber, Offset
+from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
 
 
@@ -135,10 +135,3 @@ def test_a_zone_that_is_none_is_refused(zone: str) -> None:
 def test_without_a_zone_a_time_has_to_have_its_own(text: str, what: str) -> None:
     with pytest.raises(ConfigurationError, match=what):
         local_instant(text, "")
-
-
-def test_a_sequence_beyond_two_to_the_31_goes_through() -> None:
-    from airflow_kcr.protocol.targets import ToCheckpoint
-
-    request = ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2**31 + 1)))
-    assert documents.read(documents.write(request, ResetRequest), ResetRequest) == request

@@ -393,32 +393,13 @@ def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver:
     driver.process(width=50)
     start, reset = region.resets.list()
     assert (start.cause, start.state, start.target) == ("start", "done", "automatic")
-    assert reset.to_json() | {"asked_at": None, "started_at": None, "finished_at": None, "attempts": None} == {
-        "id": "flights/5",
-        "region": "flights",
-        "plan": plan.plan,
-        "state": "done",
-        "cause": "person",
-        "target": "to-checkpoint 2",
-        "scope": "--topic t:0,1",
-        "forced": False,
-        "consent_upsert": False,
-        "skip": [],
-        "who": "pat",
-        "dag_id": None,
-        "run_id": None,
-        "reason": "to see",
-        "asked_at": None,
-        "started_at": None,
-        "finished_at": None,
-        "timeline": 2,
-        "epoch": 2,
-        "attempts": None,
-        "undone": [3, 4],
-        "rewound": 400,
-        "replayed": 100,
-        "failure": None,
-    }
+    shown = reset.to_json()
+    assert (shown["id"], shown["plan"], shown["state"], shown["cause"]) == ("flights/5", plan.plan, "done", "person")
+    assert (shown["target"], shown["scope"], shown["skip"]) == ("to-checkpoint 2", "--topic t:0,1", [])
+    assert (shown["forced"], shown["consent_upsert"]) == (False, False)
+    assert (shown["who"], shown["dag_id"], shown["reason"]) == ("pat", None, "to see")
+    assert (shown["timeline"], shown["epoch"], shown["failure"]) == (2, 2, None)
+    assert (shown["undone"], shown["rewound"], shown["replayed"]) == ([3, 4], 400, 100)
 
 
 def test_a_reset_is_found_by_its_id_its_sequence_and_its_plan(region: Region, driver: Driver) -> None:

@@ -18,6 +18,7 @@ from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.validation import Validation, gather, report, validate
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.observations import (
     SHARE_OR_STREAMS,
@@ -34,21 +35,7 @@ from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.timeouts import BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import Check, Question
-from airflow_kcr.protocol.values import (
-    NO_CLUSTER,
-    CheckpointNumber,
-    ClusterId,
-    Epoch,
-    GroupId,
-    GroupPartition,
-    MemberId,
-    Offset,
-    RegionId,
-    RegionName,
-    Timeline,
-    TopicName,
-    TopicPartition,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupId, GroupPartition, MemberId, Offset, TopicName
 from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
@@ -57,7 +44,7 @@ from tests.support.live_region import live_region
 from tests.support.memory import MemoryTransactions
 from tests.support.scripts import running
 
-NAME = RegionName("flights")
+NAME = values.RegionName("flights")
 G, H = GroupId("g"), GroupId("h")
 STRANGER = MemberSeen(member_id="x-1", client_id="console", host="/10.0.0.1")
 FOREIGN_CONSUMER = ForeignConsumer(group=G, client_id="console", host="/10.0.0.1")
@@ -91,8 +78,8 @@ class FakeCluster:
         if call in self.fails:
             raise self.fails[call]
 
-    def cluster_id(self) -> ClusterId:
-        return NO_CLUSTER
+    def cluster_id(self) -> values.ClusterId:
+        return values.NO_CLUSTER
 
     def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         self._fail("topics")
@@ -255,7 +242,7 @@ def test_a_look_changes_nothing_and_a_report_does() -> None:
 
 
 def test_a_group_is_described_with_whom_of_the_region_each_member_is() -> None:
-    owned = frozenset({TopicPartition(TopicName("t"), 1), TopicPartition(TopicName("t"), 0)})
+    owned = frozenset({values.TopicPartition(TopicName("t"), 1), values.TopicPartition(TopicName("t"), 0)})
     mine = MemberSeen(
         member_id="1",
         client_id="any",
@@ -442,8 +429,8 @@ class Inheriting(FakeCluster):
     ) -> Mapping[GroupPartition, CommittedOffset]:
         note = CommitNote(
             region=NAME,
-            region_id=RegionId("the first"),
-            timeline=Timeline(1),
+            region_id=values.RegionId("the first"),
+            timeline=values.Timeline(1),
             sequence=CheckpointNumber(7),
             epoch=Epoch(1),
         )

@@ -25,48 +25,23 @@ def region_of(driver: Driver) -> Region:
     return Region(driver.name, driver.store)
 
 
-def test_a_region_is_shown_as_promised() -> None:
+def test_a_region_is_shown_with_its_checkpoints_its_next_boundary_and_what_each_member_has() -> None:
     driver = hourly(partitions=2, members=2)
     driver.process()
     driver.checkpoint("n")
-    assert region_of(driver).show().to_json() == {
-        "region": "flights",
-        "region_id": "id of flights",
-        "state": "running",
-        "desired_state": "running",
-        "epoch": 1,
-        "timeline": 1,
-        "next_sequence": 3,
-        "restore_point": 2,
-        "last_complete": 2,
-        "next_boundary": "2026-01-01T01:00:00Z",
-        "overdue_seconds": None,
-        "progress": "progressing",
-        "note": "",
-        "waits": [],
-        "groups": [
-            {
-                "group_id": "g",
-                "protocol": "classic",
-                "assignor": "range",
-                "members": [
-                    {
-                        "member_id": f"g[{index}]",
-                        "index": index,
-                        "incarnation": 1,
-                        "version": "",
-                        "state": "processing",
-                        "alive": True,
-                        "partitions": [["t", index]],
-                    }
-                    for index in (0, 1)
-                ],
-            }
-        ],
-        "foreign_consumers": [],
-        "unowned": [],
-        "absent": [],
-    }
+    shown = region_of(driver).show().to_json()
+    assert (shown["state"], shown["desired_state"], shown["progress"]) == ("running", "running", "progressing")
+    assert (shown["epoch"], shown["timeline"], shown["next_sequence"]) == (1, 1, 3)
+    assert (shown["restore_point"], shown["last_complete"]) == (2, 2)
+    assert (shown["next_boundary"], shown["overdue_seconds"]) == ("2026-01-01T01:00:00Z", None)
+    assert (shown["note"], shown["waits"], shown["foreign_consumers"], shown["unowned"]) == ("", [], [], [])
+    (group,) = region_of(driver).show().groups
+    assert (group.group_id, str(group.protocol), str(group.assignor)) == ("g", "classic", "range")
+    assert [(str(m.member), str(m.state), m.alive, m.incarnation) for m in group.members] == [
+        ("g[0]", "processing", True, 1),
+        ("g[1]", "processing", True, 1),
+    ]
+    assert [[p.partition for p in m.partitions] for m in group.members] == [[0], [1]]
 
 
 def test_a_stalled_region_is_shown_with_the_rule_that_waits_and_since_when() -> None:
@@ -89,24 +64,13 @@ def test_a_stalled_region_is_shown_with_the_rule_that_waits_and_since_when() -> 
 
 
 def test_a_region_that_never_started_shows_the_members_it_will_have() -> None:
-    shown = region_of(Driver()).show().to_json()
-    assert (shown["state"], shown["restore_point"], shown["last_complete"], shown["next_boundary"]) == (
-        "stopped",
-        None,
-        None,
-        None,
-    )
-    groups = shown["groups"]
-    assert isinstance(groups, list)
-    assert groups[0]["members"][1] == {
-        "member_id": "g[1]",
-        "index": 1,
-        "incarnation": 0,
-        "version": "",
-        "state": "closed",
-        "alive": False,
-        "partitions": [],
-    }
+    shown = region_of(Driver()).show()
+    found = shown.to_json()
+    assert (found["state"], found["next_boundary"]) == ("stopped", None)
+    assert (found["restore_point"], found["last_complete"]) == (None, None)
+    member = shown.groups[0].members[1]
+    assert (str(member.member), member.incarnation, str(member.state), member.alive) == ("g[1]", 0, "closed", False)
+    assert member.partitions == ()
 
 
 def states(driver: Driver) -> list[str]:
@@ -235,19 +199,11 @@ def test_a_checkpoint_is_shown_as_promised() -> None:
     driver.read_back(
         driver.member(0), {driver.partition(0): driver.region.offsets[CheckpointNumber(2)][driver.partition(0)]}
     )
-    assert region_of(driver).checkpoints.show(2).to_json() == {
-        "region": "flights",
-        "timeline": 1,
-        "sequence": 2,
-        "state": "published",
-        "boundary": "2026-01-01T01:00:00Z",
-        "inexact": False,
-        "requested_by": {"dag_id": "checkpoint_flights", "run_id": "scheduled__2026-01-01T00:00:00Z"},
-        "offsets": [
-            {"group": "g", "topic": "t", "partition": 0, "offset": 20, "committed": 20},
-            {"group": "g", "topic": "t", "partition": 1, "offset": 20, "committed": None},
-        ],
-    }
+    shown = region_of(driver).checkpoints.show(2).to_json()
+    assert (shown["timeline"], shown["sequence"], shown["state"]) == (1, 2, "published")
+    assert (shown["boundary"], shown["inexact"]) == ("2026-01-01T01:00:00Z", False)
+    assert shown["requested_by"] == {"dag_id": requester.dag_id, "run_id": requester.run_id}
+    assert [(row["offset"], row["committed"]) for row in shown["offsets"]] == [(20, 20), (20, None)]  # type: ignore[attr-defined]
 
 
 def test_an_inexact_checkpoint_says_so_and_why() -> None:
@@ -388,16 +344,8 @@ def test_a_request_for_a_checkpoint_is_shown_with_its_checkpoint() -> None:
     driver = running()
     region = region_of(driver)
     asked = region.drain(request_id="n").to_json()
-    assert asked == {
-        "region": "flights",
-        "request_id": "n",
-        "state": "open",
-        "boundary": None,
-        "sequence": 2,
-        "checkpoint": "open",
-        "inexact": False,
-        "why": None,
-    }
+    assert (asked["request_id"], asked["state"], asked["sequence"], asked["checkpoint"]) == ("n", "open", 2, "open")
+    assert (asked["boundary"], asked["inexact"], asked["why"]) == (None, False, None)
     driver.complete()
     assert region.drain(request_id="n").to_json() == {**asked, "state": "answered", "checkpoint": "complete"}
     assert CheckpointRequestView.of(driver.region, RequestId("n")).request.purpose == "drain"

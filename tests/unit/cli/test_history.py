@@ -69,14 +69,8 @@ def test_a_consistent_history_is_verified(kcr: Kcr, driver: Driver) -> None:
     driver.process()
     driver.checkpoint("n")
     found = kcr.json("verify", "flights")
-    assert found == {
-        "region": "flights",
-        "after": 0,
-        "checked_events": driver.region.counter,
-        "checked_batches": len(driver.batches),
-        "violations": [],
-        "progress": "progressing",
-    }
+    assert (found["checked_events"], found["checked_batches"]) == (driver.region.counter, len(driver.batches))
+    assert (found["after"], found["violations"], found["progress"]) == (0, [], "progressing")
     assert "consistent" in kcr("verify", "flights", "-o", "table").stdout
 
 

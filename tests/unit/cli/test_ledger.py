@@ -31,13 +31,8 @@ def played(driver: Driver) -> Driver:
 
 def test_a_record_in_a_checkpoint_has_its_batch_its_member_and_its_dag_run(kcr: Kcr, played: Driver) -> None:
     (found,) = kcr.json("ledger", "record", "flights", "t:0:3")
-    assert {k: v for k, v in found.items() if k != "starts"} == {
-        "group": "g",
-        "topic": "t",
-        "partition": 0,
-        "offset": 3,
-        "fate": "processed",
-    }
+    assert (found["group"], found["topic"], found["partition"], found["offset"]) == ("g", "t", 0, 3)
+    assert found["fate"] == "processed"
     (start,) = found["starts"]
     batch = played.batches[0]
     assert (start["batch"], start["member_id"], start["epoch"]) == (batch.batch, "g[0]", batch.epoch)
@@ -63,14 +58,8 @@ def test_a_record_that_runs_is_not_said_to_be_processed(kcr: Kcr, played: Driver
 
 
 def test_a_record_that_nobody_has_begun_has_no_batch(kcr: Kcr, played: Driver) -> None:
-    assert kcr.json("ledger", "record", "flights", "t:0:999")[0] | {"starts": []} == {
-        "group": "g",
-        "topic": "t",
-        "partition": 0,
-        "offset": 999,
-        "fate": "not_started",
-        "starts": [],
-    }
+    (found,) = kcr.json("ledger", "record", "flights", "t:0:999")
+    assert (found["offset"], found["fate"], found["starts"]) == (999, "not_started", [])
     assert "not_started" in kcr("ledger", "record", "flights", "t:0:999", "-o", "table").stdout
 
 

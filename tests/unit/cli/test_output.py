@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -42,113 +42,110 @@ groups:
 """)
 
 
+@dataclass(frozen=True)
+class Again:
+    """A region under a name that was used before: its store, and the database that its sink writes to."""
+
+    store: PostgresTransactions
+    url: str
+
+    def declared(self) -> RegionId:
+        spec = Spec(text=SPEC.to_json_text(), rules=SPEC.rules())
+        return self.store.handle(NAME, DeclareRegion(spec=spec)).region_id
+
+    def table(self, region_id: RegionId, taken: Collection[SinkPlace] = ()) -> Table:
+        """The region's sink as a member has it, found to be in order."""
+        (declared,) = checked_sinks(SPEC, GROUP, region_id=region_id, taken=taken)
+        assert isinstance(declared, DeclaredTable)
+        made = Table(url=self.url, options={"region": NAME, "region_id": region_id})
+        made.sink = declared.sink
+        return made
+
+    def lived(self, region_id: RegionId, records: int) -> Table:
+        out = self.table(region_id)
+        out.reset({0: 0})
+        out.run({0: (0, records)})
+        return out
+
+
 @pytest.fixture
-def store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresTransactions]:
+def again(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Again]:
     monkeypatch.setenv("KCR_STORE_URL", database_url)
     with (
         breaking_proxy(database_url) as (_, through),
         PostgresTransactions.connect(database_url, lambda text: RegionSpec.from_json(text).rules()) as made,
     ):
         monkeypatch.setenv("DB", through.render_as_string(hide_password=False))
-        yield made
+        yield Again(made, database_url)
 
 
-def declared(store: PostgresTransactions) -> RegionId:
-    spec = Spec(text=SPEC.to_json_text(), rules=SPEC.rules())
-    return store.handle(NAME, DeclareRegion(spec=spec)).region_id
-
-
-def table(url: str, region_id: RegionId, taken: Collection[SinkPlace] = ()) -> Table:
-    """The region's sink as a member has it, found to be in order."""
-    (declared,) = checked_sinks(SPEC, GROUP, region_id=region_id, taken=taken)
-    assert isinstance(declared, DeclaredTable)
-    made = Table(url=url, options={"region": NAME, "region_id": region_id})
-    made.sink = declared.sink
-    return made
-
-
-def lived(url: str, region_id: RegionId, records: int) -> Table:
-    out = table(url, region_id)
-    out.reset({0: 0})
-    out.run({0: (0, records)})
-    return out
-
-
-def test_a_region_that_is_deleted_says_what_it_leaves_and_one_declared_again_finds_it(
-    kcr: Kcr, store: PostgresTransactions, database_url: str
-) -> None:
-    first = declared(store)
-    lived(database_url, first, 100)
+def test_a_region_that_is_deleted_says_what_it_leaves_and_one_declared_again_finds_it(kcr: Kcr, again: Again) -> None:
+    first = again.declared()
+    again.lived(first, 100)
     assert [row["rows"] for row in kcr.json("region", "output", "again")["sinks"]] == [100]
     told = kcr("region", "delete", "again", "--yes").stderr
     assert "sink x of group g keeps what it wrote to out" in told
     assert "group g keeps its committed offsets in Kafka" in told
-    second = declared(store)
+    second = again.declared()
     assert second != first
     with pytest.raises(ConfigurationError, match="kcr region output again"):
-        table(database_url, second)
+        again.table(second)
     (row,) = kcr.json("region", "output", "again")["sinks"]
     assert (row["rows"], row["earlier"]) == (0, [f"g/x of region id {first}"])
 
 
 @pytest.mark.parametrize(("choice", "rows"), [("--keep", 300), ("--delete", 200), ("--take-over", 200)])
 def test_each_way_out_lets_the_new_region_write_all_of_its_records(
-    kcr: Kcr, store: PostgresTransactions, database_url: str, choice: str, rows: int
+    kcr: Kcr, again: Again, choice: str, rows: int
 ) -> None:
-    lived(database_url, declared(store), 100)
+    again.lived(again.declared(), 100)
     assert kcr("region", "delete", "again", "--yes").exit_code == 0
-    second = declared(store)
+    second = again.declared()
     assert "out" in kcr("region", "output", "again", choice).stdout
-    out = lived(database_url, second, 200)
+    out = again.lived(second, 200)
     assert out.ask("SELECT count(*) FROM out") == [(rows,)]
     assert out.ask(f"SELECT count(*) FROM out JOIN kcr_fence ON source = kcr_source WHERE region_id = '{second}'") == [
         (200,)
     ]
 
 
-def test_a_region_that_is_deleted_with_its_output_leaves_none(
-    kcr: Kcr, store: PostgresTransactions, database_url: str
-) -> None:
-    lived(database_url, declared(store), 100)
+def test_a_region_that_is_deleted_with_its_output_leaves_none(kcr: Kcr, again: Again) -> None:
+    again.lived(again.declared(), 100)
     told = kcr("region", "delete", "again", "--yes", "--with-output")
     assert told.exit_code == 0, told.stderr
     assert "100 rows deleted" in told.stderr
-    out = lived(database_url, declared(store), 200)
+    out = again.lived(again.declared(), 200)
     assert out.ask("SELECT count(*) FROM out") == [(200,)]
     assert out.ask("SELECT count(*) FROM kcr_fence") == [(1,)]
 
 
-def test_a_table_that_was_made_anew_is_accepted_by_name(
-    kcr: Kcr, store: PostgresTransactions, database_url: str
-) -> None:
-    region_id = declared(store)
-    out = lived(database_url, region_id, 100)
-    out.url = database_url
+def test_a_table_that_was_made_anew_is_accepted_by_name(kcr: Kcr, again: Again) -> None:
+    region_id = again.declared()
+    out = again.lived(region_id, 100)
+    out.url = again.url
     out.ask("CREATE TABLE other AS SELECT * FROM out LIMIT 0")
     out.ask("DROP TABLE out")
     out.ask("ALTER TABLE other RENAME TO out")
     with pytest.raises(ConfigurationError, match="--take-over"):
-        table(database_url, region_id)
+        again.table(region_id)
     assert kcr.json("region", "output", "again")["sinks"][0]["note"] == "another table than was written to"
     assert "this table is the sink's now" in kcr("region", "output", "again", "--take-over").stdout
-    table(database_url, region_id)
+    again.table(region_id)
 
 
-def test_a_database_that_was_made_anew_is_refused_until_it_is_accepted(
-    kcr: Kcr, store: PostgresTransactions, database_url: str
-) -> None:
-    region_id = declared(store)
-    out = lived(database_url, region_id, 100)
-    store.take(NAME, out.sink.where)  # as a member's start does
-    out.url = database_url
+def test_a_database_that_was_made_anew_is_refused_until_it_is_accepted(kcr: Kcr, again: Again) -> None:
+    region_id = again.declared()
+    out = again.lived(region_id, 100)
+    again.store.take(NAME, out.sink.where)  # as a member's start does
+    out.url = again.url
     out.ask("DROP TABLE out, kcr_fence, kcr_progress")
     with pytest.raises(SinkError):
         out.run({0: (100, 110)})
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=r"fence and progress are gone.*kcr region output REGION --take-o"):
-            table(database_url, region_id, store.taken(NAME))
+            again.table(region_id, again.store.taken(NAME))
     assert "the table is the sink's as it is" in kcr("region", "output", "again", "--take-over").stdout
-    out = table(database_url, region_id, store.taken(NAME))
+    out = again.table(region_id, again.store.taken(NAME))
     out.reset({0: 0})
     out.run({0: (0, 110)})
     assert out.ask("SELECT count(*) FROM out") == [(110,)]
@@ -156,72 +153,64 @@ def test_a_database_that_was_made_anew_is_refused_until_it_is_accepted(
 
 @pytest.mark.parametrize(("choice", "rows"), [("--keep", 300), ("--delete", 200), ("--take-over", 200)])
 def test_rows_whose_fence_is_gone_are_settled_as_an_earlier_region_s(
-    kcr: Kcr, store: PostgresTransactions, database_url: str, choice: str, rows: int
+    kcr: Kcr, again: Again, choice: str, rows: int
 ) -> None:
-    lived(database_url, declared(store), 100).ask("DROP TABLE kcr_fence, kcr_progress")
+    again.lived(again.declared(), 100).ask("DROP TABLE kcr_fence, kcr_progress")
     assert kcr("region", "delete", "again", "--yes").exit_code == 0
-    second = declared(store)
+    second = again.declared()
     with pytest.raises(ConfigurationError, match="kcr region output again"):
-        table(database_url, second)
+        again.table(second)
     assert kcr.json("region", "output", "again")["sinks"][0]["earlier"] == ["?/? of region id unknown 1"]
     assert "rows of ?/?" in kcr("region", "output", "again", choice).stdout
-    assert lived(database_url, second, 200).ask("SELECT count(*) FROM out") == [(rows,)]
+    assert again.lived(second, 200).ask("SELECT count(*) FROM out") == [(rows,)]
 
 
-def test_a_region_whose_fence_is_gone_takes_its_rows_over_again(
-    kcr: Kcr, store: PostgresTransactions, database_url: str
-) -> None:
-    region_id = declared(store)
-    out = lived(database_url, region_id, 100)
-    store.take(NAME, out.sink.where)  # as a member's start does
+def test_a_region_whose_fence_is_gone_takes_its_rows_over_again(kcr: Kcr, again: Again) -> None:
+    region_id = again.declared()
+    out = again.lived(region_id, 100)
+    again.store.take(NAME, out.sink.where)  # as a member's start does
     out.ask("DROP TABLE kcr_fence, kcr_progress")
     with pytest.raises(ConfigurationError, match="fence and progress are gone"):
-        table(database_url, region_id, store.taken(NAME))
+        again.table(region_id, again.store.taken(NAME))
     assert "taken over" in kcr("region", "output", "again", "--take-over").stdout
-    out = table(database_url, region_id, store.taken(NAME))
+    out = again.table(region_id, again.store.taken(NAME))
     out.reset({0: 0})
     out.run({0: (0, 110)})
     assert out.ask("SELECT count(*) FROM out") == [(110,)]
 
 
-def test_progress_that_is_deleted_under_a_member_is_no_new_beginning(
-    store: PostgresTransactions, database_url: str
-) -> None:
-    out = lived(database_url, declared(store), 100)
+def test_progress_that_is_deleted_under_a_member_is_no_new_beginning(again: Again) -> None:
+    out = again.lived(again.declared(), 100)
     out.ask("DELETE FROM kcr_fence")
     with pytest.raises(SinkError, match="its fence and progress are gone"):
         out.run({0: (100, 110)})
     assert out.ask("SELECT count(*) FROM out") == [(100,)]
 
 
-def test_two_choices_are_refused(kcr: Kcr, store: PostgresTransactions) -> None:
-    declared(store)
+def test_two_choices_are_refused(kcr: Kcr, again: Again) -> None:
+    again.declared()
     assert "give one of" in kcr.refused("region", "output", "again", "--keep", "--delete", status=2)
 
 
-def test_who_only_checks_a_spec_finds_nothing_wrong_with_the_regions_own_rows(
-    store: PostgresTransactions, database_url: str
-) -> None:
-    lived(database_url, declared(store), 10)
+def test_who_only_checks_a_spec_finds_nothing_wrong_with_the_regions_own_rows(again: Again) -> None:
+    again.lived(again.declared(), 10)
     (sink,) = checked_sinks(SPEC, GROUP, region_id=UNDECLARED)  # as `kcr doctor` does, and a changed spec
     assert sink.spec.name == "x"
 
 
-def test_output_stays_while_the_region_can_not_be_deleted(
-    kcr: Kcr, store: PostgresTransactions, database_url: str
-) -> None:
-    out = lived(database_url, declared(store), 100)
-    store.handle(NAME, StartRegion(requester=Requester(who="me")))
+def test_output_stays_while_the_region_can_not_be_deleted(kcr: Kcr, again: Again) -> None:
+    out = again.lived(again.declared(), 100)
+    again.store.handle(NAME, StartRegion(requester=Requester(who="me")))
     assert "stop it before" in kcr.refused("region", "delete", "again", "--yes", "--with-output", status=3)
     assert out.ask("SELECT count(*) FROM out") == [(100,)]
 
 
 def test_a_place_is_not_forgotten_where_the_decision_is_not_committed(
-    kcr: Kcr, store: PostgresTransactions, database_url: str, monkeypatch: pytest.MonkeyPatch
+    kcr: Kcr, again: Again, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = lived(database_url, declared(store), 100)
-    store.take(NAME, out.sink.where)
-    out.url = database_url
+    out = again.lived(again.declared(), 100)
+    again.store.take(NAME, out.sink.where)
+    out.url = again.url
     out.ask("DROP TABLE out, kcr_fence, kcr_progress")
     deciding = PostgresSink.deciding
 
@@ -233,11 +222,11 @@ def test_a_place_is_not_forgotten_where_the_decision_is_not_committed(
 
     monkeypatch.setattr(PostgresSink, "deciding", lost)
     kcr.refused("region", "output", "again", "--take-over", status=1)
-    assert store.taken(NAME) == {out.sink.where}
+    assert again.store.taken(NAME) == {out.sink.where}
 
 
 @pytest.fixture
-def folder(store: PostgresTransactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+def folder(again: Again, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     """The folder of an earlier region, which the spec of the present one names."""
     monkeypatch.setattr("airflow_kcr.sinks.outputs.file_session", lambda conf, needs: nullcontext(None))
     monkeypatch.setattr("airflow_kcr.sinks.kinds.files.Folder", lambda spark, path: LocalFolder(Path(path)))
@@ -247,7 +236,7 @@ def folder(store: PostgresTransactions, tmp_path: Path, monkeypatch: pytest.Monk
     files.process_batch(driver.member(0))
     group = replace(SPEC.groups[0], sinks=(SinkSpec(name="out", kind=SinkKind.FILES, path=str(tmp_path / "out")),))
     spec = replace(SPEC, groups=(group,))
-    store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
+    again.store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     return files
 
 
@@ -258,13 +247,13 @@ def test_a_folder_is_shown_with_whose_it_is_and_taken_over_by_nobody(kcr: Kcr, f
 
 
 def test_a_folder_that_was_emptied_says_so_until_it_is_accepted(
-    kcr: Kcr, folder: Files, store: PostgresTransactions, tmp_path: Path
+    kcr: Kcr, folder: Files, again: Again, tmp_path: Path
 ) -> None:
     shutil.rmtree(tmp_path / "out")
     assert kcr.json("region", "output", "again")["sinks"][0]["note"] == ""
     assert "nothing to do" in kcr("region", "output", "again", "--take-over").stdout
     (tmp_path / "out" / "data").mkdir(parents=True)  # a member has gone on
-    store.take(NAME, SinkPlace(GROUP, "out", str(tmp_path / "out")))
+    again.store.take(NAME, SinkPlace(GROUP, "out", str(tmp_path / "out")))
     assert kcr.json("region", "output", "again")["sinks"][0]["note"] == "emptied since it was written to"
     assert "the folder is the sink's as it is" in kcr("region", "output", "again", "--take-over").stdout
     (row,) = kcr.json("region", "output", "again")["sinks"]

@@ -78,22 +78,6 @@ def test_a_start_returns_at_once_unless_it_is_to_wait(kcr: Kcr, driver: Driver, 
     assert kcr.json("region", "start", "flights")["state"] == "starting"
 
 
-def test_a_start_that_waits_shows_who_is_missing_and_ends_with_the_running_region(
-    kcr: Kcr, driver: Driver, cluster: FakeCluster, meanwhile: Meanwhile
-) -> None:
-    def members() -> None:
-        for member in driver.all_members():
-            driver.join(member)
-        driver.spread()
-        driver.finish_reset()
-
-    meanwhile(members)
-    called = kcr("region", "start", "flights", "--wait", "-o", "json")
-    assert called.exit_code == 0
-    assert '"state": "running"' in called.stdout
-    assert "g[0] is not there (no lease)" in called.stderr
-
-
 def test_a_start_that_waits_too_long_ends_with_status_5(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
     said = kcr.refused("region", "start", "flights", "--wait", "--timeout", "10ms", status=5)
     assert "gave up after 0.01 s" in said
@@ -134,20 +118,6 @@ def test_a_pause_and_a_resume(kcr: Kcr, driver: Driver, cluster: FakeCluster) ->
 
 def test_a_stopped_region_can_not_be_paused(kcr: Kcr, driver: Driver) -> None:
     assert "start it" in kcr.refused("region", "pause", "flights", status=3)
-
-
-def test_a_drain_that_waits_answers_with_its_checkpoint(kcr: Kcr, driver: Driver, meanwhile: Meanwhile) -> None:
-    driver.up()
-    driver.process()
-    meanwhile(driver.complete, driver.publish)
-    checkpoint = kcr.json("region", "drain", "flights", "--request-id", "n", "--wait")
-    assert (checkpoint["request_id"], checkpoint["state"], checkpoint["sequence"], checkpoint["checkpoint"]) == (
-        "n",
-        "answered",
-        2,
-        "published",
-    )
-    assert kcr.json("region", "drain", "flights", "--request-id", "n") == checkpoint, "the same request id finds it"
 
 
 def test_a_drain_of_a_stopped_region_is_refused(kcr: Kcr, driver: Driver) -> None:

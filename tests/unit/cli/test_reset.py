@@ -34,29 +34,12 @@ def checkpoint(driver: Driver, cluster: FakeCluster) -> Driver:
 
 def test_a_plan_is_shown_as_json(kcr: Kcr, checkpoint: Driver) -> None:
     plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", 2, "--topic", "t:0,1")
-    assert (plan["region"], plan["epoch"], plan["target"], plan["scope"]) == (
-        "flights",
-        1,
-        "to-checkpoint 2",
-        "--topic t:0,1",
-    )
-    assert plan["entries"][0] == {
-        "group": "g",
-        "topic": "t",
-        "partition": 0,
-        "current": 20,
-        "target": 10,
-        "source": "merged",
-        "clamped": False,
-        "asked": None,
-        "replay": 10,
-        "skip": 0,
-        "in_scope": True,
-        "unreachable": False,
-        "recreated": False,
-        "log_start": 0,
-        "log_end": 1000,
-    }
+    assert (plan["region"], plan["epoch"]) == ("flights", 1)
+    assert (plan["target"], plan["scope"]) == ("to-checkpoint 2", "--topic t:0,1")
+    entry = plan["entries"][0]
+    assert (entry["partition"], entry["current"], entry["target"], entry["source"]) == (0, 20, 10, "merged")
+    assert (entry["replay"], entry["skip"], entry["log_start"], entry["log_end"]) == (10, 0, 0, 1000)
+    assert [entry[word] for word in ("clamped", "unreachable", "recreated", "in_scope")] == [False, False, False, True]
     assert plan["totals"] == {"partitions": 4, "moved": 2, "replay": 20, "skip": 0, "clamped": 0, "unreachable": 0}
 
 
@@ -128,13 +111,6 @@ def test_a_plan_that_moves_nothing_says_so(kcr: Kcr, checkpoint: Driver) -> None
     called = kcr("reset", "plan", "flights", "--to-checkpoint", newest, "-o", "table")
     lines = called.stdout.splitlines()
     assert "moves                    nothing: all 4 partition(s) are at their targets already" in lines
-
-
-def test_a_plan_is_saved_beside_its_table(kcr: Kcr, checkpoint: Driver, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    called = kcr("reset", "plan", "flights", "--to-checkpoint", 2, "--save", file, "-o", "table")
-    assert f"kcr reset apply {file} --reason" in called.stderr
-    assert json.loads(file.read_text())["plan"] in called.stdout
 
 
 def test_an_unreachable_checkpoint_is_planned_with_a_warning_and_not_applied(
@@ -223,12 +199,6 @@ def test_a_plan_is_applied_and_waited_for(kcr: Kcr, checkpoint: Driver, plan: Pa
 def test_a_plan_may_come_through_a_pipe(kcr: Kcr, checkpoint: Driver, plan: Path) -> None:
     called = kcr("reset", "apply", "-", "--reason", "r", "-o", "json", text=plan.read_text())
     assert json.loads(called.stdout)["state"] == "draining"
-
-
-def test_progress_names_who_is_missing(kcr: Kcr, checkpoint: Driver, plan: Path, meanwhile: Meanwhile) -> None:
-    called = kcr("reset", "apply", plan, "--reason", "r", "--wait", "--timeout", "1ms")
-    assert called.exit_code == 5
-    assert "waits for g[0] (t-0, t-1)" in called.stderr
 
 
 def test_a_plan_whose_reset_has_failed_says_so_when_it_is_applied_once_more(

@@ -8,22 +8,9 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_kcr import errors
 from airflow_kcr.driver.starting import PAUSE, StartPatience
-from airflow_kcr.errors import (
-    BrokerUnavailable,
-    ConfigurationError,
-    CredentialsRefused,
-    KcrError,
-    OutcomeUnknown,
-    SchemaMissing,
-    SinkError,
-    SinkRefused,
-    SinkUnavailable,
-    StoreBusy,
-    StoreRefused,
-    StoreUnavailable,
-    UnknownRegion,
-)
+from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, StoreRefused, StoreUnavailable
 from tests.support.runtime_fakes import FLIGHTS
 
 
@@ -49,9 +36,17 @@ class Tries:
         return self.patience.answered(attempt)
 
 
-AWAY = [StoreUnavailable, StoreBusy, OutcomeUnknown, BrokerUnavailable, SinkUnavailable]
+AWAY = [StoreUnavailable, errors.StoreBusy, errors.OutcomeUnknown, BrokerUnavailable, errors.SinkUnavailable]
 REFUSING = [
-    *(StoreRefused, SinkRefused, SinkError, CredentialsRefused, ConfigurationError, SchemaMissing, UnknownRegion),
+    *(
+        StoreRefused,
+        errors.SinkRefused,
+        errors.SinkError,
+        errors.CredentialsRefused,
+        ConfigurationError,
+        errors.SchemaMissing,
+        errors.UnknownRegion,
+    ),
 ]
 
 

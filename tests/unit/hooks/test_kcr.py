@@ -73,10 +73,6 @@ def test_an_unknown_connection_is_said_with_what_to_do() -> None:
             ask()
 
 
-def test_making_a_hook_looks_nothing_up() -> None:
-    assert KcrHook("nowhere").kcr_conn_id == "nowhere"
-
-
 def test_regions_are_lent_and_listed(store_connection: str, spec: RegionSpec) -> None:
     hook = KcrHook()
     with hook.region("flights", Requester(who="ada", dag_id="d", run_id="r")) as region:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -198,14 +199,6 @@ def test_nothing_that_was_asked_for_before_the_session_was_lost_is_sent_in_the_n
     assert dict(story.group_consumer.sent[-1]) == {P0: 9}
 
 
-def test_nothing_is_sent_when_its_time_is_over() -> None:
-    story = Story()
-    story.add(p0=1, timeout=8.0)
-    story.step(7.0)  # the process was held up
-    assert story.group_consumer.sent == []
-    assert story.answers[0].failure == "not sent: its time was over"
-
-
 def test_a_refused_generation_without_a_new_assignment_is_answered_in_time() -> None:
     story = asked(p0=1, timeout=8.0)
     story.group_consumer.says(KafkaError.UNKNOWN_MEMBER_ID)
@@ -301,25 +294,6 @@ def test_reading_is_tried_again_within_the_time_and_then_given_up() -> None:
     assert story.answers[0].held == {}
 
 
-def test_a_fenced_client_sends_nothing() -> None:
-    story = Story()
-    story.group_consumer.fatal, story.group_consumer.assigned = True, None
-    story.add(p0=1)
-    story.step(0.0)
-    assert (story.group_consumer.sent, story.answers[0].failure) == ([], "the client is fenced")
-
-
-def test_nothing_is_sent_for_a_member_whose_lease_is_over() -> None:
-    story = Story()
-    story.may_write = False
-    story.add(p0=1)
-    story.step(0.0)
-    assert (story.group_consumer.sent, story.answers[0].failure) == (
-        [],
-        "not sent: the lease of the member that asked for it is over",
-    )
-
-
 def test_a_refused_commit_is_not_sent_again_in_the_next_assignment_once_the_lease_is_over() -> None:
     story = asked(p0=1)
     story.group_consumer.says(KafkaError.UNKNOWN_MEMBER_ID)
@@ -329,14 +303,6 @@ def test_a_refused_commit_is_not_sent_again_in_the_next_assignment_once_the_leas
     story.step(0.2)
     assert len(story.group_consumer.sent) == 1
     assert "lease" in story.answers[0].failure
-
-
-def test_a_commit_that_could_not_be_sent_is_answered() -> None:
-    story = Story()
-    story.group_consumer.send_error = KafkaError._NO_OFFSET
-    story.add(p0=1)
-    story.step(0.0)
-    assert "_NO_OFFSET" in story.answers[0].failure
 
 
 def test_what_can_not_be_committed_is_answered_at_once() -> None:
@@ -360,12 +326,25 @@ def test_giving_up_answers_all_of_them() -> None:
     assert [answer.failure for answer in story.answers] == ["left", "left"]
 
 
-def test_nothing_is_sent_between_a_revoke_and_the_next_assignment() -> None:
-    story = Story()
-    story.group_consumer.assigned = None
+@pytest.mark.parametrize(
+    ("consumer", "may_write", "turns", "failure"),
+    [
+        pytest.param({}, True, [7.0], "not sent: its time was over", id="the process was held up"),
+        pytest.param({}, False, [0.0], "not sent: the lease of the member that asked for it is over", id="lease"),
+        pytest.param({"fatal": True, "assigned": None}, True, [0.0], "the client is fenced", id="fenced"),
+        pytest.param({"send_error": KafkaError._NO_OFFSET}, True, [0.0], "_NO_OFFSET", id="refused by the client"),
+        pytest.param(
+            {"assigned": None}, True, [0.0, 5.0, 6.0], "not sent: nothing was assigned within 8.0 s", id="revoked"
+        ),
+    ],
+)
+def test_what_is_not_sent_is_answered_with_the_reason(
+    consumer: dict[str, Any], may_write: bool, turns: list[float], failure: str
+) -> None:
+    story = Story(FakeGroupConsumer(**consumer), may_write=may_write)
     story.add(p0=1, timeout=8.0)
-    story.step(0.0)
-    story.step(5.0)
-    assert (story.group_consumer.sent, story.answers) == ([], [])
-    story.step(6.0)
-    assert story.answers[0].failure == "not sent: nothing was assigned within 8.0 s"
+    for now in turns:
+        assert story.answers == []
+        story.step(now)
+    assert story.group_consumer.sent == []
+    assert failure in story.answers[0].failure

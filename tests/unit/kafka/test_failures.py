@@ -31,11 +31,6 @@ def test_the_code_alone_decides_what_can_be_done(code: int, kind: Kind) -> None:
     assert failures.kind(error) is kind
 
 
-def test_no_code_has_two_kinds() -> None:
-    codes = [code for codes in failures._CODES.values() for code in codes]
-    assert len(codes) == len(set(codes))
-
-
 def test_an_exception_without_an_error_is_one_all_the_same() -> None:
     assert failures.of(KafkaException("odd")).code() == KafkaError.UNKNOWN
     assert failures.of(KafkaException()).code() == KafkaError.UNKNOWN

@@ -13,13 +13,7 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.operators.region import KcrApplyRegionOperator
 from airflow_kcr.spec import RegionSpec, parse
 from tests.support.airflow_tasks import FakeTask, task_context
-
-YAML = """\
-region: flights
-kafka: {bootstrap.servers: 'broker.invalid:9092'}
-groups:
-  - {group_id: g, topics: [t], members: 2, pipeline: 'jobs.flights:process'}
-"""
+from tests.support.live_region import SPEC
 
 
 def operator(spec: Any, **kwargs: Any) -> KcrApplyRegionOperator:  # noqa: ANN401 (what a DAG author may write)
@@ -29,13 +23,13 @@ def operator(spec: Any, **kwargs: Any) -> KcrApplyRegionOperator:  # noqa: ANN40
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "flights.yaml"
-    path.write_text(YAML, encoding="utf-8")
+    path.write_text(SPEC, encoding="utf-8")
     return path
 
 
 def test_a_spec_may_be_written_in_every_way_that_a_dag_author_has(file: Path) -> None:
-    spec = parse(YAML)
-    for written in (spec, spec.to_json(), YAML, file, str(file)):
+    spec = parse(SPEC)
+    for written in (spec, spec.to_json(), SPEC, file, str(file)):
         made = operator(written)
         assert made.spec == spec
         assert made.region == "flights"
@@ -44,8 +38,8 @@ def test_a_spec_may_be_written_in_every_way_that_a_dag_author_has(file: Path) ->
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (YAML.replace("members: 2", "members: 0"), r"groups\[0\].members: line 4"),
-        (YAML.replace("topics", "topic"), r"groups\[0\].topic: line 4: no such field; did you mean 'topics'"),
+        (SPEC.replace("members: 2", "members: 0"), r"groups\[0\].members: line 4"),
+        (SPEC.replace("topics", "topic"), r"groups\[0\].topic: line 4: no such field; did you mean 'topics'"),
         ({"region": "flights"}, "groups"),
         ("/nowhere/flights.yaml", "/nowhere/flights.yaml: can't be read"),
     ],
@@ -65,15 +59,15 @@ def test_what_is_no_spec_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="not int"):
         operator(5)
     with pytest.raises(ConfigurationError, match="leave `region` out"):
-        operator(YAML, region="other")
+        operator(SPEC, region="other")
 
 
 def test_a_region_is_created_changed_and_left_alone(store_connection: str) -> None:
     task = FakeTask()
-    assert operator(YAML).execute(task_context(task)) == {"region": "flights", "change": "created", "differences": []}
+    assert operator(SPEC).execute(task_context(task)) == {"region": "flights", "change": "created", "differences": []}
     assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
-    assert operator(YAML).execute(task_context())["change"] == "unchanged"
-    changed = operator(YAML + "max_failures: 9\n").execute(task_context())
+    assert operator(SPEC).execute(task_context())["change"] == "unchanged"
+    changed = operator(SPEC + "max_failures: 9\n").execute(task_context())
     assert changed == {
         "region": "flights",
         "change": "changed",
@@ -86,7 +80,7 @@ def test_a_region_is_created_changed_and_left_alone(store_connection: str) -> No
 
 
 def test_it_may_be_started_at_once_in_the_name_of_the_run(store_connection: str) -> None:
-    operator(YAML, start=True).execute(task_context(user="ada"))
+    operator(SPEC, start=True).execute(task_context(user="ada"))
     with KcrHook().region("flights") as region:
         assert region.show().state == "starting"
         assert "ada" in repr(region.events())
@@ -94,28 +88,28 @@ def test_it_may_be_started_at_once_in_the_name_of_the_run(store_connection: str)
 
 @pytest.mark.long
 def test_a_change_that_needs_another_region_is_not_retried(store_connection: str) -> None:
-    operator(YAML).execute(task_context())
+    operator(SPEC).execute(task_context())
     with pytest.raises(AirflowFailException, match="kafka"):
-        operator(YAML.replace("broker.invalid", "other.invalid")).execute(task_context())
+        operator(SPEC.replace("broker.invalid", "other.invalid")).execute(task_context())
 
 
 def test_a_store_that_is_away_may_be_back_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", "kcr://kcr:hunter2@127.0.0.1:1/kcr")
     with pytest.raises(AirflowException, match=r"127\.0\.0\.1:1") as raised:
-        operator(YAML).execute(task_context())
+        operator(SPEC).execute(task_context())
     assert not isinstance(raised.value, AirflowFailException)
     assert "hunter2" not in str(raised.value)
 
 
 def test_it_is_made_without_a_look_at_anything() -> None:
     with DAG("d", schedule=None, default_args={"kcr_conn_id": "nowhere"}) as dag:
-        made = operator(YAML)
+        made = operator(SPEC)
     assert made.kcr_conn_id == "nowhere"
     assert dag.task_ids == ["apply"]
 
 
 def test_a_spec_is_no_template() -> None:
-    made = operator(YAML.replace("group_id: g", "group_id: '{{ ds }}'"))
+    made = operator(SPEC.replace("group_id: g", "group_id: '{{ ds }}'"))
     made.render_template_fields({})
     assert isinstance(made.spec, RegionSpec)
     assert made.spec.groups[0].group_id == "{{ ds }}"

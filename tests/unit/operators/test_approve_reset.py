@@ -45,8 +45,16 @@ def approve(plan: object = None) -> KcrApproveResetOperator:
     return KcrApproveResetOperator(task_id="approve", region="flights", plan=plan)  # type: ignore[arg-type]
 
 
-def test_sums_come_first_then_the_partitions(plan: dict[str, Any], world: World) -> None:
-    asked(approve(plan), task_context(FakeTask(task_id="approve")))
+@pytest.fixture
+def task(plan: dict[str, Any], world: World) -> FakeTask:
+    """The task of the approval, which has asked and waits."""
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    return task
+
+
+@pytest.mark.usefixtures("task")
+def test_sums_come_first_then_the_partitions(world: World) -> None:
     assert world.shown["subject"] == "Reset region flights: to-checkpoint 2?"
     assert (world.shown["options"], world.shown["defaults"]) == (["Approve", "Reject"], None)
     lines = world.shown["body"].splitlines()
@@ -63,9 +71,7 @@ def test_sums_come_first_then_the_partitions(plan: dict[str, Any], world: World)
     assert world.shown["params"]["reason"]["value"] == "wrong rates"
 
 
-def test_the_region_s_page_is_a_click_away_while_it_waits(plan: dict[str, Any], world: World) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
+def test_the_region_s_page_is_a_click_away_while_it_waits(task: FakeTask) -> None:
     assert task.xcoms["_link_RegionLink"] == region_path("flights")
 
 
@@ -109,9 +115,7 @@ def test_what_people_wrote_stays_in_its_cell(plan: dict[str, Any]) -> None:
     assert "| Reason | a \\| b \\| c &lt;img src=x> |" in text.splitlines()
 
 
-def test_approved_it_returns_the_plan_with_who_and_why(plan: dict[str, Any], world: World) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
+def test_approved_it_returns_the_plan_with_who_and_why(plan: dict[str, Any], world: World, task: FakeTask) -> None:
     found = approve(plan).execute_complete(task_context(task), accepted(world, reason="wrong rates, seen with bob"))
     assert found == {
         "plan": plan,
@@ -122,15 +126,13 @@ def test_approved_it_returns_the_plan_with_who_and_why(plan: dict[str, Any], wor
     }
 
 
-def test_rejected_it_says_so(plan: dict[str, Any], world: World) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
+def test_rejected_it_says_so(plan: dict[str, Any], task: FakeTask) -> None:
     assert approve(plan).execute_complete(task_context(task), answer("Reject", reason=None))["approved"] is False
 
 
-def test_the_plan_that_was_shown_is_the_one_that_is_approved(plan: dict[str, Any], world: World) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
+def test_the_plan_that_was_shown_is_the_one_that_is_approved(
+    plan: dict[str, Any], world: World, task: FakeTask
+) -> None:
     found = approve({**plan, "plan": "another"}).execute_complete(task_context(task), accepted(world))
     assert found["plan"] == plan
 
@@ -149,10 +151,8 @@ def test_a_plan_that_is_stale_is_not_shown(driver: Driver, plan: dict[str, Any],
 
 
 def test_a_plan_that_became_stale_while_it_was_shown_is_not_approved(
-    driver: Driver, plan: dict[str, Any], world: World
+    driver: Driver, plan: dict[str, Any], world: World, task: FakeTask
 ) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
     undone(driver)
     with pytest.raises(AirflowFailException, match=r"in epoch 2.*Nothing was reset; trigger the DAG again"):
         approve(plan).execute_complete(task_context(task), accepted(world))
@@ -160,10 +160,8 @@ def test_a_plan_that_became_stale_while_it_was_shown_is_not_approved(
 
 
 def test_airflow_shows_the_question_of_the_first_try_so_another_plan_is_not_approved_by_it(
-    plan: dict[str, Any], world: World
+    plan: dict[str, Any], world: World, task: FakeTask
 ) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
     assert world.shown["params"]["plan"]["value"].startswith(plan["plan"])
     first = accepted(world)
     asked(approve({**plan, "plan": "another"}), task_context(task))
@@ -236,28 +234,22 @@ def test_a_default_answer_is_refused() -> None:
 
 
 def test_the_approval_is_recorded_with_the_plan_as_it_was_shown_the_approver_and_the_time(
-    driver: Driver, plan: dict[str, Any], world: World
+    driver: Driver, plan: dict[str, Any], world: World, task: FakeTask
 ) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
     approve(plan).execute_complete(task_context(task), accepted(world, by="eve", reason="seen"))
     [recorded] = driver.held.reset_answers
     assert (recorded.request_id, recorded.who, recorded.reason) == (plan["plan"], "eve", "seen")
     assert (recorded.answered_at.isoformat(), recorded.digest != "") == ("2026-01-01T12:05:00+00:00", True)
 
 
-def test_a_rejection_is_no_approval(driver: Driver, plan: dict[str, Any], world: World) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
+def test_a_rejection_is_no_approval(driver: Driver, plan: dict[str, Any], task: FakeTask) -> None:
     approve(plan).execute_complete(task_context(task), answer("Reject"))
     assert driver.held.reset_answers == ()
 
 
 def test_a_plan_that_was_overwritten_while_it_was_shown_is_not_approved(
-    driver: Driver, plan: dict[str, Any], world: World
+    driver: Driver, plan: dict[str, Any], world: World, task: FakeTask
 ) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
     task.xcom_push(SHOWN, {**plan, "request": {**plan["request"], "forced": True, "consent_upsert": True}})
     with pytest.raises(AirflowFailException, match=r"Airflow showed plan .*, and not"):
         approve(plan).execute_complete(task_context(task), accepted(world))
@@ -265,10 +257,8 @@ def test_a_plan_that_was_overwritten_while_it_was_shown_is_not_approved(
 
 
 def test_an_answer_that_does_not_say_what_was_shown_approves_nothing(
-    driver: Driver, plan: dict[str, Any], world: World
+    driver: Driver, plan: dict[str, Any], task: FakeTask
 ) -> None:
-    task = FakeTask(task_id="approve")
-    asked(approve(plan), task_context(task))
     with pytest.raises(AirflowFailException, match=r"its field plan is missing.*answer with the form"):
         approve(plan).execute_complete(task_context(task), answer("Approve", reason="wrong rates"))
     assert driver.held.reset_answers == ()

@@ -8,17 +8,14 @@ import pytest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.intervals import require_fit
 from airflow_kcr.spec import RegionSpec, parse
+from tests.support.live_region import SPEC
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
 def region(checkpoint: str) -> RegionSpec:
-    return parse(
-        "region: flights\nkafka: {bootstrap.servers: 'b:9092'}\n"
-        "groups: [{group_id: g, topics: [t], pipeline: 'm:f'}]\n"
-        + (f"checkpoint: {checkpoint}\n" if checkpoint else "")
-    )
+    return parse(SPEC + (f"checkpoint: {checkpoint}\n" if checkpoint else ""))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_kcr.operators.reset import KcrPlanResetOperator
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
-from tests.support.live_region import live_region
 from tests.support.reset_tasks import DAG as DAG_ID
 from tests.support.reset_tasks import RUN, World, with_two_checkpoints
 
@@ -102,20 +101,6 @@ def test_a_list_is_no_text(driver: Driver, world: World) -> None:
 def test_alone_and_without_a_target_it_says_what_is_missing(driver: Driver, world: World) -> None:
     with pytest.raises(AirflowFailException, match="say where its target comes from"):
         planned()
-
-
-@pytest.mark.long
-def test_the_summary_stays_small(store_connection: str, world: World) -> None:
-    from airflow_kcr.protocol.values import TopicName
-
-    with live_region(store_connection, partitions=300) as driver:
-        driver.up()
-        driver.process(width=30)
-        world.cluster.counts = {TopicName("t"): 300}
-        plan = planned(target="to-earliest")
-    assert len(plan["entries"]) == 20
-    assert plan["totals"]["replay"] == 9_000
-    assert len(json.dumps(plan)) < 10_000
 
 
 def test_what_retention_has_overtaken_is_no_plan(driver: Driver, world: World) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from airflow_kcr.errors import ProtocolError
@@ -12,7 +10,7 @@ from airflow_kcr.protocol.region.commands import Caller
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, Timeline
 from airflow_kcr.runtime.effects import Grouping, Happening
-from airflow_kcr.runtime.leases import Identity
+from airflow_kcr.runtime.leases import Identity, read_note
 from airflow_kcr.runtime.metrics import Metrics
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import FLIGHTS, MEMBER, REGION_ID, FakeMembership, p
@@ -97,13 +95,10 @@ def test_what_the_client_tells_is_put_into_the_queue_and_nothing_else_is_done(de
 
 def test_a_commit_says_who_wrote_it(desk: Desk) -> None:
     desk.grouping.commit(COMMIT, always)
-    assert json.loads(desk.membership.notes[0]) == {
-        "region": "flights",
-        "region_id": REGION_ID,
-        "timeline": 1,
-        "sequence": 4,
-        "epoch": 2,
-    }
+    note = read_note(desk.membership.notes[0])
+    assert note is not None
+    assert (note.region, note.region_id) == (FLIGHTS, REGION_ID)
+    assert (note.timeline, note.sequence, note.epoch) == (1, 4, 2)
 
 
 def test_the_commit_read_back_of_a_commit_is_what_kafka_holds_of_the_partitions_asked_for(desk: Desk) -> None:
@@ -127,13 +122,10 @@ def test_a_commit_that_failed_is_counted_and_answered_with_what_kafka_holds(desk
 def test_where_a_reset_resumed_is_told_to_kafka_and_noted(desk: Desk) -> None:
     noted: list[str] = []
     desk.grouping.commit_seek(SEEK, noted.append, always)
-    assert json.loads(desk.membership.notes[0]) == {
-        "region": "flights",
-        "region_id": REGION_ID,
-        "timeline": 2,
-        "sequence": 6,
-        "epoch": 3,
-    }
+    note = read_note(desk.membership.notes[0])
+    assert note is not None
+    assert (note.region, note.region_id) == (FLIGHTS, REGION_ID)
+    assert (note.timeline, note.sequence, note.epoch) == (2, 6, 3)
     assert noted == [""]
     assert desk.loop() == []
 

@@ -12,6 +12,7 @@ import pytest
 from airflow_kcr.driver.member_pool import Notifications
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
 from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always, nothing
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.events import ResetBegun
@@ -19,16 +20,7 @@ from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Commit
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import CheckpointRules, GroupRules, RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    EventNumber,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    Range,
-    RequestId,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, MemberId, Offset, RequestId
 from airflow_kcr.runtime import host
 from airflow_kcr.runtime.host import End, Ended, MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time, read_note
@@ -373,26 +365,6 @@ def test_a_batch_that_a_quota_slows_down_has_several_times_its_timeout(
     assert stage.outcomes() == outcomes
 
 
-def test_batches_grow_with_what_is_learned_of_the_pipeline(stage: Stage) -> None:
-    stage.declare(records(1_000))
-    member = stage.member()
-    stage.caught_up()
-    widths = [call.ranges[p(0)].width for call in member.engine.done]
-    assert widths[0] == LIMITS.least
-    assert max(widths) == LIMITS.most
-
-
-def test_two_members_share_a_region(stage: Stage) -> None:
-    stage.declare(records(300), records(200), members=2)
-    first, second = stage.member(0, frozenset({p(0)})), stage.member(1, frozenset({p(1)}))
-    stage.caught_up()
-    assert tiles(first.engine.done, p(0), 300)
-    assert tiles(second.engine.done, p(1), 200)
-    checkpoint = stage.checkpoint("n1")
-    assert stage.offsets(checkpoint) == {p(0): 300, p(1): 200}
-    eventually(lambda: {m.counts().checkpoints for m in (first, second)} == {1}, "both to have counted the checkpoint")
-
-
 def test_a_failed_batch_is_followed_by_a_reset_and_its_records_by_another_batch(stage: Stage) -> None:
     stage.declare(records(120))
     member = stage.member()
@@ -465,17 +437,6 @@ def test_a_publication_that_fails_is_tried_again(stage: Stage) -> None:
     assert member.sinks.asked[-4:] == [f"prepare {checkpoint.sequence}", *[f"publish {checkpoint.sequence}"] * 3]
 
 
-def test_a_commit_that_fails_is_counted_and_the_member_goes_on(stage: Stage) -> None:
-    stage.declare(records(10))
-    member = stage.member()
-    stage.caught_up()
-    member.membership.commit_failure = "the coordinator moved"
-    stage.store.handle(FLIGHTS, commands.RequestCheckpoint(request_id=RequestId("n1")))
-    eventually(lambda: member.counts().failed_commits >= 1, "the failure to be counted")
-    stage.logs[p(0)].stamps.extend([NOON] * 10)
-    stage.caught_up()
-
-
 def test_a_commit_may_be_sent_only_under_the_lease_under_which_it_was_asked_for(stage: Stage) -> None:
     stage.declare(records(10))
     member = stage.member()
@@ -488,7 +449,7 @@ def test_a_commit_may_be_sent_only_under_the_lease_under_which_it_was_asked_for(
     lease = TIMES.lease.total_seconds()
     for incarnation, sent_at, may_write in [(1, 0.0, True), (1, -lease, False), (2, 0.0, False)]:
         member.host._machine = replace(
-            member.host._machine, incarnation=Incarnation(incarnation), lease_sent_at=boot_time() + sent_at
+            member.host._machine, incarnation=values.Incarnation(incarnation), lease_sent_at=boot_time() + sent_at
         )
         assert asked() is may_write
 
@@ -636,7 +597,7 @@ def test_a_takeover_goes_on_where_the_last_checkpoint_stood(stage: Stage) -> Non
     assert first.ended() == Ended(how=End.FENCED)
     stage.logs[p(0)].stamps.extend([NOON] * 50)
     stage.caught_up()
-    assert [call.ranges[p(0)] for call in second.engine.done] == [Range(Offset(200), Offset(250))]
+    assert [call.ranges[p(0)] for call in second.engine.done] == [values.Range(Offset(200), Offset(250))]
 
 
 # -- faults --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from airflow_kcr.protocol.member.messages import Assigned
-from airflow_kcr.protocol.member.state import MemberMachine, State
+from airflow_kcr.protocol.member.state import MemberMachine
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.commands import Register
@@ -23,18 +23,6 @@ def at_work() -> MemberMachine:
         assignment=Assigned(assignment=AssignmentId(1), partitions=frozenset({p(0), p(1), p(2)})),
         positions=OffsetMap({p(0): Offset(4), p(1): Offset(9)}),
     )
-
-
-def test_a_member_that_just_began_knows_nothing() -> None:
-    shown = Metrics().snapshot(MemberMachine(process=Register(member=MEMBER, token="t"), timeouts=Timeouts()), {})
-    assert (shown.state, shown.region_state, shown.checkpoint, shown.checkpoint_phase) == (
-        State.JOINING,
-        None,
-        None,
-        None,
-    )
-    assert (shown.positions, shown.lag) == ({}, {})
-    assert shown.counts == Counts()
 
 
 def test_the_lag_is_what_lies_between_position_and_end_and_unknown_where_the_end_is() -> None:

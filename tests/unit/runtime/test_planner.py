@@ -7,25 +7,15 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import BrokerUnavailable
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.messages import RangesPlanned
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Claim, DesiredState, RegionState
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Claim
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import (
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupPartition,
-    Incarnation,
-    Offset,
-    Range,
-    Timeline,
-    TopicId,
-)
+from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
 from airflow_kcr.runtime.leases import StoreClock
 from airflow_kcr.runtime.planner import AT_END, KEPT, Limits, Planner
-from tests.support.lone_member import checkpoint_view
+from tests.support.lone_member import checkpoint_view, view_of
 from tests.support.runtime_fakes import NOON, FakeLogs, Hands, p, records
 from tests.support.simulation.broker import Log
 
@@ -36,17 +26,7 @@ SECOND = timedelta(seconds=1)
 
 def a_view(**changes: object) -> MemberRegion:
     """What a member of a running region sees, without a boundary."""
-    seen = MemberRegion(
-        counter=EventNumber(7),
-        epoch=Epoch(1),
-        timeline=Timeline(1),
-        state=RegionState.RUNNING,
-        desired_state=DesiredState.RUNNING,
-        next_sequence=CheckpointNumber(1),
-        spec_revision=1,
-        incarnation=Incarnation(1),
-        claims={p(n): Claim(topic_id=TopicId("topic-1")) for n in range(3)},
-    )
+    seen = view_of({p(n): Claim(topic_id=values.TopicId("topic-1")) for n in range(3)})
     return replace(seen, **changes)  # type: ignore[arg-type]
 
 

@@ -7,16 +7,8 @@ from typing import TypeVar, cast
 
 import pytest
 
-from airflow_kcr.errors import (
-    KcrError,
-    OutcomeUnknown,
-    SchemaMissing,
-    SchemaTooNew,
-    SchemaTooOld,
-    StaleEpoch,
-    StoreBusy,
-    StoreUnavailable,
-)
+from airflow_kcr import errors
+from airflow_kcr.errors import KcrError, OutcomeUnknown, SchemaMissing, SchemaTooNew, StaleEpoch, StoreUnavailable
 from airflow_kcr.ports import Heartbeats, Renewal
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.region.commands import Command, ReportPublished
@@ -138,7 +130,7 @@ def test_a_bug_is_a_fault(desk: Desk) -> None:
     assert [str(e) for e in desk.failed] == ["a bug"]
 
 
-@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreBusy("locked"), OutcomeUnknown("lost")])
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), errors.StoreBusy("locked"), OutcomeUnknown("lost")])
 def test_the_same_request_is_made_again_until_the_store_answers(desk: Desk, error: KcrError) -> None:
     desk.ask(failing(error, error))
     desk.answers(1)
@@ -161,7 +153,7 @@ def test_a_refusal_after_an_outage_says_that_the_store_is_back(desk: Desk) -> No
     assert desk.news() == ["StoreLost", "STORE_BACK", "Refused"]
 
 
-@pytest.mark.parametrize("error", [SchemaMissing("no"), SchemaTooOld("old"), SchemaTooNew("new")])
+@pytest.mark.parametrize("error", [SchemaMissing("no"), errors.SchemaTooOld("old"), SchemaTooNew("new")])
 def test_a_store_of_another_version_is_a_fault_at_once(desk: Desk, error: KcrError) -> None:
     desk.ask(failing(error))
     eventually(lambda: bool(desk.failed), "the fault")

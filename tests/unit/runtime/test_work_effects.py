@@ -10,26 +10,15 @@ import pytest
 
 from airflow_kcr.errors import BatchFailed, BrokerUnavailable, SinkAhead, SinkError
 from airflow_kcr.floods import FloodFilter
-from airflow_kcr.ports import BatchCall, BatchReport, CommittedOffset
+from airflow_kcr.ports import BatchReport, CommittedOffset
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region.commands import Caller, ClaimPartitions, Found, ReportOutOfRange, ReportPublished
-from airflow_kcr.protocol.region.rows import Claim, DesiredState, RegionState
-from airflow_kcr.protocol.region.view import MemberRegion
+from airflow_kcr.protocol.region.rows import Claim
 from airflow_kcr.protocol.targets import Target, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import (
-    AssignmentId,
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupPartition,
-    Incarnation,
-    Offset,
-    Range,
-    Timeline,
-)
+from airflow_kcr.protocol.values import AssignmentId, BatchId, CheckpointNumber, Epoch, Incarnation, Offset, Timeline
 from airflow_kcr.runtime import effects as runtime_effects
 from airflow_kcr.runtime.effects import Grouping, Happening, Working
 from airflow_kcr.runtime.leases import Identity, StoreClock
@@ -37,7 +26,9 @@ from airflow_kcr.runtime.metrics import Metrics
 from airflow_kcr.runtime.planner import Limits, Planner
 from airflow_kcr.runtime.positions import Places
 from tests.support.driver import group_rules
+from tests.support.lone_member import view_of
 from tests.support.runtime_fakes import (
+    CALL,
     FLIGHTS,
     MEMBER,
     NOON,
@@ -54,17 +45,7 @@ from tests.support.runtime_fakes import (
 
 E = TypeVar("E")
 BATCH, OTHER = BatchId("b-1"), BatchId("b-2")
-VIEW = MemberRegion(
-    counter=EventNumber(7),
-    epoch=Epoch(1),
-    timeline=Timeline(1),
-    state=RegionState.RUNNING,
-    desired_state=DesiredState.RUNNING,
-    next_sequence=CheckpointNumber(1),
-    spec_revision=1,
-    incarnation=Incarnation(1),
-    claims={p(0): Claim()},
-)
+VIEW = view_of({p(0): Claim()})
 PLAN = messages.PlanRanges(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
 SHOWN = ReportPublished(sequence=CheckpointNumber(4), member=MEMBER)
 CLAIM = messages.ClaimAssignment(
@@ -125,16 +106,7 @@ class Desk:
     def run(self, batch: BatchId = BATCH) -> list[tuple[float, bool]]:
         """Run a batch; the answer fills with what `took` is told once `loop` is called."""
         took: list[tuple[float, bool]] = []
-        call = BatchCall(
-            region=FLIGHTS,
-            member=MEMBER,
-            batch=batch,
-            epoch=Epoch(1),
-            timeline=Timeline(1),
-            sequence=CheckpointNumber(1),
-            ranges={p(0): Range(Offset(0), Offset(10))},
-            progress=EMPTY,
-        )
+        call = replace(CALL, batch=batch)
         self.working.run(call, lambda seconds, ok: took.append((seconds, ok)))
         return took
 
@@ -164,7 +136,7 @@ def test_who_holds_finds_nothing_to_read(desk: Desk) -> None:
 def test_a_plan_is_answered_under_the_name_of_its_batch(desk: Desk) -> None:
     desk.working.plan(PLAN, BATCH, 4)
     assert desk.hear(messages.RangesPlanned) == messages.RangesPlanned(
-        batch=BATCH, ranges={p(0): Range(Offset(0), Offset(4))}
+        batch=BATCH, ranges={p(0): values.Range(Offset(0), Offset(4))}
     )
 
 
@@ -180,7 +152,7 @@ def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) ->
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(3)), p(1): CommittedOffset(offset=Offset(4))}
     desk.working.plan(PLAN, BATCH, 1)
     desk.hear(messages.RangesPlanned)
-    ready: list[tuple[ClaimPartitions, Mapping[GroupPartition, CommittedOffset]]] = []
+    ready: list[tuple[ClaimPartitions, Mapping[values.GroupPartition, CommittedOffset]]] = []
     desk.working.claim(CLAIM, initialised=False, ready=lambda claim, held: ready.append((claim, held)))
     eventually(lambda: bool(ready), "the claim")
     claim, held = ready[0]
@@ -313,34 +285,31 @@ def test_preparing_is_tried_again_whoever_did_not_answer(desk: Desk) -> None:
     assert desk.sinks.asked == ["prepare 4"] * 4
 
 
-def test_preparing_is_given_up_when_the_drain_is_over(desk: Desk) -> None:
+def is_over(desk: Desk) -> None:
+    desk.hands.now += 5
+
+
+def is_gone(desk: Desk) -> None:
+    desk.working.open_checkpoint = None
+
+
+def is_ended(desk: Desk) -> None:
+    desk.working.end()
+
+
+@pytest.mark.parametrize("given_up", [is_over, is_gone, is_ended])
+def test_preparing_is_given_up_when_the_drain_is_over_the_checkpoint_gone_or_the_member_at_its_end(
+    desk: Desk, given_up: Callable[[Desk], None]
+) -> None:
     desk.working.open_checkpoint = CheckpointNumber(4)
     desk.sinks.failures.extend([SinkError("the disk is full")] * 1_000_000)
     desk.working.prepare(PREPARE)
     eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
     assert desk.queue == []
-    desk.hands.now += 5
+    given_up(desk)
     assert desk.hear(messages.SinksPrepared) == messages.SinksPrepared(
         sequence=CheckpointNumber(4), bounds={}, committed=EMPTY
     )
-
-
-def test_preparing_is_given_up_when_its_checkpoint_is_gone(desk: Desk) -> None:
-    desk.working.open_checkpoint = CheckpointNumber(4)
-    desk.sinks.failures.extend([SinkError("the disk is full")] * 1_000_000)
-    desk.working.prepare(PREPARE)
-    eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
-    desk.working.open_checkpoint = None
-    assert desk.hear(messages.SinksPrepared).bounds == {}
-
-
-def test_the_end_of_the_member_ends_what_is_tried_again(desk: Desk) -> None:
-    desk.working.open_checkpoint = CheckpointNumber(4)
-    desk.sinks.failures.extend([SinkError("the disk is full")] * 1_000_000)
-    desk.working.prepare(PREPARE)
-    eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
-    desk.working.end()
-    assert desk.hear(messages.SinksPrepared).bounds == {}
 
 
 def test_a_publication_is_told_to_the_store_once_the_sinks_have_done_it(desk: Desk) -> None:
@@ -377,7 +346,7 @@ def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None
 # -- resets --------------------------------------------------------------------------------------------------------
 
 
-def order(open_: Mapping[GroupPartition, SeekEntry], target: Target | None = None) -> messages.ResetSinks:
+def order(open_: Mapping[values.GroupPartition, SeekEntry], target: Target | None = None) -> messages.ResetSinks:
     return messages.ResetSinks(epoch=Epoch(6), timeline=Timeline(2), resume=EMPTY, open=open_, target=target, skips={})
 
 

@@ -10,7 +10,8 @@ from airflow_kcr.protocol.values import UNDECLARED, GroupId
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.group import checked_sinks
 from airflow_kcr.sinks.kinds.files import DeclaredFolder
-from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
+from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
+from tests.unit.spec.examples import group, small
 
 G, H = GroupId("g"), GroupId("h")
 MIB = 1024 * 1024
@@ -18,11 +19,7 @@ MIB = 1024 * 1024
 
 def spec(size: int | None = None) -> RegionSpec:
     sink = SinkSpec(name="out", kind=SinkKind.FILES, path="${LAKE}/out", file_size_mib=size)
-    groups = (
-        GroupSpec(group_id=G, pipeline="jobs:process", topics=("t",), sinks=(sink,)),
-        GroupSpec(group_id=H, pipeline="jobs:process", topics=("t",)),
-    )
-    return RegionSpec(region="flights", kafka={"bootstrap.servers": "localhost:9092"}, groups=groups)
+    return small(group(G, sinks=(sink,)), group(H))
 
 
 def file_targets(spec: RegionSpec, environ: Mapping[str, str]) -> list[FileTarget]:

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.protocol.rules import (
-    LATEST,
-    Assignor,
-    Delivery,
-    ForeignConsumerPolicy,
-    GroupProtocol,
-    OutOfRangePolicy,
-    RetentionRules,
-)
+from airflow_kcr.protocol import rules
+from airflow_kcr.protocol.rules import LATEST, Assignor, Delivery, GroupProtocol, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
     FOREVER,
@@ -59,7 +52,7 @@ def test_equal_specs_have_no_differences() -> None:
         ({"timeouts": Timeouts(commit=seconds(20))}, "timeouts.commit"),
         ({"timeouts": Timeouts(accept_aborted_drain=True)}, "timeouts.accept_aborted_drain"),
         ({"max_failures": 6}, "max_failures"),
-        ({"foreign_consumers": ForeignConsumerPolicy.WARN}, "foreign_consumers"),
+        ({"foreign_consumers": rules.ForeignConsumerPolicy.WARN}, "foreign_consumers"),
         ({"out_of_range": OutOfRangePolicy.LATEST}, "out_of_range"),
         ({"beyond_end": OutOfRangePolicy.LATEST}, "beyond_end"),
         ({"retention": RetentionRules(keep=5)}, "retention.keep"),

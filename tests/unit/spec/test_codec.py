@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.rules import (
-    CheckpointMode,
-    Delivery,
-    OutOfRangePolicy,
-    SinkMode,
-    parse_start,
-)
+from airflow_kcr.protocol.rules import CheckpointMode, Delivery, OutOfRangePolicy, SinkMode, parse_start
 from airflow_kcr.protocol.timeouts import Timeouts, setting_name
 from airflow_kcr.spec import (
     FOREVER,

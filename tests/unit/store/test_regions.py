@@ -8,38 +8,15 @@ from typing import TypeVar
 import pytest
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import commands, decisions, events, retention
-from airflow_kcr.protocol.region.commands import (
-    ChangeSpec,
-    Command,
-    DeclareRegion,
-    DeleteRegion,
-    FinishBatch,
-    PauseRegion,
-    PinCheckpoint,
-    Reconcile,
-    Register,
-    ReportSeekCommit,
-    RetireCheckpoints,
-    StartRegion,
-    StopRegion,
-    StoreBoundaryOffsets,
-)
+from airflow_kcr.protocol.region.commands import ChangeSpec, Command, DeclareRegion, FinishBatch, StartRegion
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import (
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    Incarnation,
-    MemberId,
-    Offset,
-    RegionName,
-)
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, RegionName
 from airflow_kcr.store.regions import B, BatchRule, Rule
 from tests.support.driver import Clock, Driver
 from tests.support.judging import happened, judge, positions
@@ -150,7 +127,7 @@ def almost_reset(driver: Driver) -> None:
     driver.acknowledge(driver.member(0))
 
 
-def first(driver: Driver) -> MemberId:
+def first(driver: Driver) -> values.MemberId:
     return driver.member(0)
 
 
@@ -159,13 +136,13 @@ def apply(driver: Driver) -> object:
 
 
 def arrival(driver: Driver) -> object:
-    return driver.handle(Register(member=first(driver), token="mine", takeover=True))
+    return driver.handle(commands.Register(member=first(driver), token="mine", takeover=True))
 
 
 STORIES = {
     "start": Story(nothing, lambda d: d.handle(StartRegion())),
-    "pause": Story(processed, lambda d: d.handle(PauseRegion())),
-    "stop": Story(processed, lambda d: d.handle(StopRegion())),
+    "pause": Story(processed, lambda d: d.handle(commands.PauseRegion())),
+    "stop": Story(processed, lambda d: d.handle(commands.StopRegion())),
     "register": Story(up, arrival),
     "leave": Story(up, lambda d: d.leave(first(d))),
     "claim": Story(up, lambda d: d.claim(first(d)), tells_twice=True),
@@ -186,7 +163,8 @@ STORIES = {
     "publish": Story(complete, lambda d: d.publish()),
     "read_back": Story(complete, lambda d: d.read_back(first(d)), tells_twice=True),
     "pin": Story(
-        complete, lambda d: d.handle(PinCheckpoint(sequence=CheckpointNumber(2), label="golden", reason="audited"))
+        complete,
+        lambda d: d.handle(commands.PinCheckpoint(sequence=CheckpointNumber(2), label="golden", reason="audited")),
     ),
     "apply reset": Story(processed, apply),
     "change spec": Story(
@@ -207,7 +185,7 @@ def test_a_verb_whose_answer_was_lost_is_asked_again_and_done_once(name: str, co
     story = STORIES[name]
     driver, control = story.told(commits=commits), story.told(commits=None)
     for each in (driver, control):
-        each.store.handle(each.name, Reconcile())  # what a decision left for the next one is done in both
+        each.store.handle(each.name, commands.Reconcile())  # what a decision left for the next one is done in both
     if story.tells_twice and commits:
         assert telling(driver.region) == telling(control.region)
         assert driver.events[: len(control.events)] == control.events
@@ -240,7 +218,7 @@ def retired(*, every_second: bool) -> Driver:
     kept = replace(driver.region.spec, rules=replace(driver.region.spec.rules, retention=RetentionRules(keep=1)))
     driver.handle(ChangeSpec(at_once=kept))
     store.every_second = store.commits = every_second
-    driver.handle(RetireCheckpoints())
+    driver.handle(commands.RetireCheckpoints())
     return driver
 
 
@@ -251,7 +229,9 @@ def test_every_transaction_of_a_retirement_may_lose_its_answer(monkeypatch: pyte
     assert [len(body.sequences) for body in happened(control, CheckpointsRetired)] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("command", [DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={}))), DeleteRegion()])
+@pytest.mark.parametrize(
+    "command", [DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={}))), commands.DeleteRegion()]
+)
 def test_what_the_store_can_not_recognise_is_not_done_again(command: Command[object]) -> None:
     store = Forgetful(Clock())
     driver = Driver(clock=Clock(), transactions=store)
@@ -291,7 +271,7 @@ def test_boundaries_are_stored_by_who_may_act_in_this_epoch() -> None:
     stale = replace(driver.caller(driver.member(0)), epoch=Epoch(0))
     with pytest.raises(Exception, match="epoch 0"):
         driver.handle(
-            StoreBoundaryOffsets(
+            commands.StoreBoundaryOffsets(
                 caller=stale, boundary=boundary(2), found={driver.partition(0): BoundaryOffset(offset=Offset(9))}
             )
         )
@@ -299,7 +279,7 @@ def test_boundaries_are_stored_by_who_may_act_in_this_epoch() -> None:
 
 def test_a_commit_after_a_reset_is_noted_with_its_failure() -> None:
     driver = running()
-    driver.handle(ReportSeekCommit(caller=driver.caller(driver.member(0)), failure="the coordinator moved"))
+    driver.handle(commands.ReportSeekCommit(caller=driver.caller(driver.member(0)), failure="the coordinator moved"))
     assert happened(driver, events.SeekCommitted) == [
         events.SeekCommitted(epoch=Epoch(1), member=driver.member(0), failure="the coordinator moved")
     ]

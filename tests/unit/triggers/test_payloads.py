@@ -6,36 +6,16 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
-from airflow_kcr.goals import (
-    CheckpointCommitted,
-    CheckpointExists,
-    MembersEnded,
-    Reaching,
-    RegionReaches,
-    RequestPublished,
-    ResetFinished,
-    WaitingFor,
-)
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
-from airflow_kcr.triggers.payloads import (
-    LagBelow,
-    MembershipHealthy,
-    Status,
-    TriggerAnswer,
-    waiting_for_from_json,
-)
+from airflow_kcr.goals import CheckpointExists, WaitingFor
+from airflow_kcr.protocol.values import CheckpointNumber
+from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Status, TriggerAnswer, waiting_for_from_json
+from tests.support.documents import WAITS, sample
 
 EVERY: tuple[WaitingFor, ...] = (
-    RequestPublished(request_id=RequestId("flights_checkpoint/manual__1/drain/-1")),
-    CheckpointCommitted(sequence=CheckpointNumber(7)),
+    *(sample(kind) for kind in WAITS),
     CheckpointExists(boundary=datetime(2026, 1, 1, 1, tzinfo=UTC)),
     CheckpointExists(sequence=CheckpointNumber(7)),
-    RegionReaches(state=Reaching.PAUSED),
-    ResetFinished(request_id=RequestId("plan-1")),
-    MembersEnded(group=GroupId("g"), indexes=(0, 1), before=(3, 0)),
     MembershipHealthy(),
-    MembershipHealthy(groups=("a", "b")),
-    LagBelow(records=100),
 )
 
 

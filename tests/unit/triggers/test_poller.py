@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import timedelta
 
 import psycopg
@@ -20,7 +20,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RegionName, R
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers import probes
 from airflow_kcr.triggers import waits as poller_module
-from airflow_kcr.triggers.payloads import LagBelow, Status
+from airflow_kcr.triggers.payloads import LagBelow, Status, TriggerAnswer
 from airflow_kcr.triggers.probes import StoreProbes
 from airflow_kcr.triggers.waits import Poller, TriggerWait
 from tests.support.breaking_proxy import Way
@@ -33,6 +33,7 @@ TICK = timedelta(seconds=0.05)
 HOOK = KcrHook()
 PAUSED = RegionReaches(state=Reaching.PAUSED)
 STOPPED = RegionReaches(state=Reaching.STOPPED)
+PUBLISHED = RequestPublished(request_id=RequestId("n"))
 
 
 def waits(
@@ -47,6 +48,19 @@ def waits(
         deadline=deadline,
         asked_at=now - timedelta(seconds=asked_before),
     )
+
+
+def answered(url: URL | str, one: TriggerWait) -> TriggerAnswer:
+    """Have one wait answered, in an event loop of its own."""
+    found: list[TriggerAnswer] = []
+
+    async def main() -> None:
+        poller = Poller.at(make_url(url), TICK)
+        found.append(await poller.wait(one))
+        await until(lambda: not poller.is_running)
+
+    running(main)
+    return found[0]
 
 
 @contextmanager
@@ -91,12 +105,8 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
 ) -> None:
     driver.request_checkpoint("n")
     others = [RegionName(f"nowhere-{number}") for number in range(3)]
-    asked = StoreProbes(make_url(store_connection))
-    checkpoint: dict[WaitingFor, KcrHook] = {
-        RequestPublished(request_id=RequestId("n")): HOOK,
-        CheckpointExists(sequence=CheckpointNumber(9)): HOOK,
-    }
-    try:
+    checkpoint: dict[WaitingFor, KcrHook] = {PUBLISHED: HOOK, CheckpointExists(sequence=CheckpointNumber(9)): HOOK}
+    with closing(StoreProbes(make_url(store_connection))) as asked:
         first = asked.probe_all({driver.name: checkpoint})
         with statements() as run:
             again = asked.probe_all({driver.name: checkpoint})
@@ -106,23 +116,20 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
         driver.complete()
         driver.publish()
         after = asked.probe_all({driver.name: checkpoint, **{other: {PAUSED: HOOK} for other in others}})
-        reached = after[driver.name, RequestPublished(request_id=RequestId("n"))].answer
+        reached = after[driver.name, PUBLISHED].answer
         assert reached is not None
         assert reached.status is Status.REACHED
         for other in others:
             refused = after[other, PAUSED].answer
             assert refused is not None
             assert refused.status is Status.REFUSED
-    finally:
-        asked.close()
 
 
 def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.request_checkpoint("n")
-    asked = StoreProbes(make_url(store_connection))
-    checkpoint: dict[WaitingFor, KcrHook] = {RequestPublished(request_id=RequestId("n")): HOOK}
+    checkpoint: dict[WaitingFor, KcrHook] = {PUBLISHED: HOOK}
     wanted = {driver.name: checkpoint}
-    try:
+    with closing(StoreProbes(make_url(store_connection))) as asked:
         asked.probe_all(wanted)
         with asking(store_connection) as connection:
             connection.execute("UPDATE kcr.lease SET valid_until = now() - interval '1 s'")
@@ -135,8 +142,6 @@ def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, m
         with statements() as more:
             asked.probe_all(wanted)
         assert len(run) < len(more), "it was long ago"
-    finally:
-        asked.close()
 
 
 def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_connection: str) -> None:
@@ -172,10 +177,7 @@ def test_who_is_cancelled_is_forgotten_and_the_others_wait_on(driver: Driver, st
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
         driver.request_checkpoint("n")
-        one, other = (
-            asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id=RequestId("n")))))
-            for _ in range(2)
-        )
+        one, other = (asyncio.create_task(poller.wait(waits(driver, PUBLISHED))) for _ in range(2))
         await until(lambda: poller.waiting == 2)
         one.cancel()
         await asyncio.wait([one])
@@ -190,32 +192,20 @@ def test_who_is_cancelled_is_forgotten_and_the_others_wait_on(driver: Driver, st
 def test_a_time_out_names_who_is_missing(driver: Driver, store_connection: str) -> None:
     driver.request_checkpoint("n")
     driver.contribute(driver.member(0))
-
-    async def main() -> None:
-        poller = Poller.at(make_url(store_connection), TICK)
-        answer = await poller.wait(waits(driver, RequestPublished(request_id=RequestId("n")), deadline=0.3))
-        assert answer.status is Status.TIMED_OUT
-        assert "gave up after 0.3 s" in answer.detail
-        assert "waits for g[1] (t-2, t-3)" in answer.detail
-        assert "g[0]" not in answer.detail
-
-    running(main)
+    answer = answered(store_connection, waits(driver, PUBLISHED, deadline=2))
+    assert answer.status is Status.TIMED_OUT
+    assert "gave up after 2 s" in answer.detail
+    assert "waits for g[1] (t-2, t-3)" in answer.detail
+    assert "g[0]" not in answer.detail
 
 
 def test_the_time_before_the_trigger_ran_counts_by_the_clock_of_the_store(
     driver: Driver, store_connection: str
 ) -> None:
     driver.request_checkpoint("n")
-
-    async def main() -> None:
-        poller = Poller.at(make_url(store_connection), TICK)
-        day = 86_400.0
-        answer = await poller.wait(
-            waits(driver, RequestPublished(request_id=RequestId("n")), deadline=day, asked_before=day - 0.5)
-        )
-        assert answer.status is Status.TIMED_OUT
-
-    running(main)
+    day = 86_400.0
+    begun = waits(driver, PUBLISHED, deadline=day, asked_before=day - 0.5)
+    assert answered(store_connection, begun).status is Status.TIMED_OUT
 
 
 def test_what_can_not_be_reached_is_refused_and_nobody_else_is_disturbed(driver: Driver, store_connection: str) -> None:
@@ -224,7 +214,7 @@ def test_what_can_not_be_reached_is_refused_and_nobody_else_is_disturbed(driver:
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
-        checkpoint = asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id=RequestId("n")))))
+        checkpoint = asyncio.create_task(poller.wait(waits(driver, PUBLISHED)))
         unknown, unpaused = await asyncio.gather(poller.wait(nowhere), poller.wait(waits(driver, PAUSED)))
         assert unknown.status is unpaused.status is Status.REFUSED
         assert "it has: flights" in unknown.detail
@@ -242,12 +232,7 @@ def test_who_waits_does_what_is_due_where_nobody_else_is_left(store_connection: 
         driver.handle(StopRegion())
         for member in tuple(driver.processes):
             driver.crash(member)
-
-        async def main() -> None:
-            answer = await Poller.at(make_url(store_connection), TICK).wait(waits(driver, STOPPED))
-            assert answer.status is Status.REACHED
-
-        running(main)
+        assert answered(store_connection, waits(driver, STOPPED)).status is Status.REACHED
         assert driver.region.state is RegionState.STOPPED
 
 
@@ -257,16 +242,10 @@ def test_a_drain_that_was_late_is_a_time_out_and_names_who_was_late(store_connec
         driver.up()
         driver.request_checkpoint("n")
         driver.contribute(driver.member(0))
-
-        async def main() -> None:
-            answer = await Poller.at(make_url(store_connection), TICK).wait(
-                waits(driver, RequestPublished(request_id=RequestId("n")))
-            )
-            assert answer.status is Status.TIMED_OUT
-            assert "late: g[1]" in answer.detail
-            assert "ask again with the same request id (n)" in answer.detail
-
-        running(main)
+        answer = answered(store_connection, waits(driver, PUBLISHED))
+        assert answer.status is Status.TIMED_OUT
+        assert "late: g[1]" in answer.detail
+        assert "ask again with the same request id (n)" in answer.detail
 
 
 def test_a_store_that_comes_back_is_waited_for(driver: Driver, store_connection: str) -> None:
@@ -275,7 +254,7 @@ def test_a_store_that_comes_back_is_waited_for(driver: Driver, store_connection:
 
     async def main() -> None:
         poller = Poller.at(way.url, TICK)
-        task = asyncio.create_task(poller.wait(waits(driver, RequestPublished(request_id=RequestId("n")))))
+        task = asyncio.create_task(poller.wait(waits(driver, PUBLISHED)))
         await until(lambda: connections(store_connection) > 1)
         way.bar()
         driver.complete()
@@ -301,7 +280,7 @@ def test_a_store_that_stays_away_is_the_answer_for_all(
 
     async def main() -> None:
         poller = Poller.at(way.url, TICK)
-        waiting = [waits(driver, RequestPublished(request_id=RequestId("n"))), waits(driver, PAUSED)]
+        waiting = [waits(driver, PUBLISHED), waits(driver, PAUSED)]
         answers = await asyncio.gather(*map(poller.wait, waiting))
         assert {answer.status for answer in answers} == {Status.STORE_AWAY}
         assert f"127.0.0.1:{way.port}" in answers[0].detail
@@ -313,13 +292,9 @@ def test_a_store_that_stays_away_is_the_answer_for_all(
 def test_a_deadline_holds_while_the_store_is_away(driver: Driver, store_connection: str) -> None:
     way = Way(store_connection)
     way.bar()
-
-    async def main() -> None:
-        answer = await Poller.at(way.url, TICK).wait(waits(driver, PAUSED, deadline=0.5))
-        assert answer.status is Status.TIMED_OUT
-        assert "waiting for the store" in answer.detail
-
-    running(main)
+    answer = answered(way.url, waits(driver, PAUSED, deadline=0.5))
+    assert answer.status is Status.TIMED_OUT
+    assert "waiting for the store" in answer.detail
 
 
 def test_a_store_that_hangs_keeps_no_other_trigger_from_running(driver: Driver, store_connection: str) -> None:
@@ -458,14 +433,9 @@ def test_a_broker_that_does_not_answer_keeps_nobody_from_hearing_of_the_store(
 @pytest.mark.usefixtures("often")
 def test_a_broker_that_is_away_is_waited_for(driver: Driver, store_connection: str) -> None:
     cluster = FakeCluster(ends=dict.fromkeys(range(4), 0), is_away=True)
-
-    async def main() -> None:
-        poller = Poller.at(make_url(store_connection), TICK)
-        late = await poller.wait(waits(driver, LagBelow(records=1), deadline=3, hook=FakeHook(cluster)))
-        assert late.status is Status.TIMED_OUT
-        assert "waiting for Kafka: no broker" in late.detail
-        cluster.is_away = False
-        again = await poller.wait(waits(driver, LagBelow(records=1), hook=FakeHook(cluster)))
-        assert again.status is Status.REACHED
-
-    running(main)
+    lag = LagBelow(records=1)
+    late = answered(store_connection, waits(driver, lag, deadline=3, hook=FakeHook(cluster)))
+    assert late.status is Status.TIMED_OUT
+    assert "waiting for Kafka: no broker" in late.detail
+    cluster.is_away = False
+    assert answered(store_connection, waits(driver, lag, hook=FakeHook(cluster))).status is Status.REACHED

@@ -3,8 +3,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -154,13 +152,3 @@ def test_a_store_without_a_schema_is_refused_with_what_to_do(
         assert "kcr store upgrade" in found.detail
 
     running(main)
-
-
-def test_to_import_it_loads_neither_the_store_nor_a_client_of_kafka() -> None:
-    code = (
-        "import sys; import airflow_kcr.triggers.waits; "
-        "heavy = {'psycopg', 'confluent_kafka', 'pyspark', 'airflow_kcr.store', 'airflow_kcr.api'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines()[-1] == "[]"

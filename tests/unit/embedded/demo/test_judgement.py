@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from airflow_kcr.embedded.demo.judgement import DemoCheck, DemoVerdict, Interval, interval_ends, repeated
 from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.values import (
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    Range,
-    Timeline,
-    TopicName,
-)
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, Range, TopicName
+from tests.support.documents import sample
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GROUP = GroupId("etl")
@@ -35,19 +24,9 @@ def interval(in_checkpoint: int | None = 7, run: str = "success", answer: int = 
 
 
 def batch(outcome: Outcome | None, undone_from: int | None = None) -> Batch:
-    return Batch(
-        batch=BatchId("b"),
-        member=MemberId(GROUP, 0),
-        incarnation=Incarnation(1),
-        epoch=Epoch(1),
-        timeline=Timeline(1),
-        sequence=CheckpointNumber(2),
-        ranges={PLACE: Range(Offset(10), Offset(30))},
-        started_at=NOON,
-        started_after=EventNumber(1),
-        outcome=outcome,
-        undone_from={} if undone_from is None else {PLACE: Offset(undone_from)},
-    )
+    undone = {} if undone_from is None else {PLACE: Offset(undone_from)}
+    made: Batch = sample(Batch)
+    return replace(made, ranges={PLACE: Range(Offset(10), Offset(30))}, outcome=outcome, undone_from=undone)
 
 
 @pytest.mark.parametrize(

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
 
 import pytest
 
 from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.result import Standing, parts_of
 from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.values import (
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    Range,
-    Timeline,
-    TopicName,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, Range, TopicName
+from tests.support.documents import sample
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PLACE = GroupPartition(GROUP, TopicName("flights"), 0)
 OTHER = GroupPartition(GROUP, TopicName("flights"), 1)
 
@@ -35,19 +23,9 @@ def batch(
     outcome: Outcome | None = Outcome.DONE,
     undone_from: int | None = None,
 ) -> Batch:
-    return Batch(
-        batch=BatchId("b"),
-        member=MemberId(GROUP, 0),
-        incarnation=Incarnation(1),
-        epoch=Epoch(1),
-        timeline=Timeline(1),
-        sequence=CheckpointNumber(2),
-        ranges={PLACE: Range(Offset(begin), Offset(end))},
-        started_at=NOW,
-        started_after=EventNumber(1),
-        outcome=outcome,
-        undone_from={} if undone_from is None else {PLACE: Offset(undone_from)},
-    )
+    undone = {} if undone_from is None else {PLACE: Offset(undone_from)}
+    made: Batch = sample(Batch)
+    return replace(made, ranges={PLACE: Range(Offset(begin), Offset(end))}, outcome=outcome, undone_from=undone)
 
 
 @pytest.mark.parametrize(

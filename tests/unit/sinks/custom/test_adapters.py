@@ -9,27 +9,19 @@ from types import MappingProxyType
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, PipelineUnusable, SinkError, SpecError
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.values import (
-    UNDECLARED,
-    CheckpointNumber,
-    Epoch,
-    GroupId,
-    Offset,
-    RegionId,
-    RegionName,
-    Timeline,
-    TopicPartition,
-)
+from airflow_kcr.protocol.values import UNDECLARED, CheckpointNumber, Epoch, GroupId, Offset, RegionId, Timeline
 from airflow_kcr.sinks.custom import CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
 from airflow_kcr.sinks.custom.adapters import MemberCustomSink
 from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
 from airflow_kcr.sinks.group import GroupSinks, checked_sinks, opened_sinks
 from airflow_kcr.sinks.kinds.custom import DeclaredCustom
-from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
+from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
 from tests.support.runtime_fakes import p
+from tests.unit.spec.examples import group, small
 
 MODULE = """
 from airflow_kcr.sinks.custom import CustomSink
@@ -103,16 +95,12 @@ def contents(undone_by: int | None = None) -> CheckpointContents:
     )
 
 
-OWNER = SinkOwner(region=RegionName("flights"), region_id=RegionId("one"), group=GroupId("g"), sink="out")
+OWNER = SinkOwner(region=values.RegionName("flights"), region_id=RegionId("one"), group=GroupId("g"), sink="out")
 
 
 def spec(factory: str = "own_sink:make", options: Mapping[str, str] | None = None) -> RegionSpec:
     sink = SinkSpec(name="out", kind=SinkKind.CUSTOM, factory=factory, options=options)
-    groups = (
-        GroupSpec(group_id="g", pipeline="jobs:process", topics=("t",), sinks=(sink,)),
-        GroupSpec(group_id="h", pipeline="jobs:process", topics=("t",)),
-    )
-    return RegionSpec(region="flights", kafka={"bootstrap.servers": "localhost:9092"}, groups=groups)
+    return small(group(sinks=(sink,)), group("h"), region="flights")
 
 
 @pytest.fixture
@@ -144,20 +132,16 @@ def own_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_what_is_wrong_with_it_is_said_at_its_place(sink: SinkSpec, path: str) -> None:
-    group = GroupSpec(group_id="g", pipeline="jobs:process", topics=("t",), sinks=(sink,))
     with pytest.raises(SpecError) as caught:
-        RegionSpec(region="flights", kafka={"bootstrap.servers": "localhost:9092"}, groups=(group,))
+        small(group(sinks=(sink,)))
     assert [where for where, _ in caught.value.findings] == [f"groups[0].sinks.out.{path}"]
     assert "hunter" not in str(caught.value)
 
 
 def test_exactly_once_is_not_to_be_had() -> None:
     sink = SinkSpec(name="out", kind=SinkKind.CUSTOM, factory="m:f")
-    group = GroupSpec(
-        group_id="g", pipeline="jobs:process", topics=("t",), sinks=(sink,), delivery=Delivery.EXACTLY_ONCE
-    )
     with pytest.raises(SpecError, match="custom can't be trusted with delivery exactly_once"):
-        RegionSpec(region="flights", kafka={"bootstrap.servers": "localhost:9092"}, groups=(group,))
+        small(group(sinks=(sink,), delivery=Delivery.EXACTLY_ONCE))
 
 
 def declared(spec: RegionSpec, environ: Mapping[str, str] = MappingProxyType({})) -> DeclaredCustom:
@@ -252,7 +236,7 @@ def test_it_is_told_what_counts_and_what_is_void(own_sink: Path) -> None:
     one.prepare(CheckpointNumber(2))
     one.publish(CheckpointNumber(2))
     assert one.reset(order()) == {}
-    place = TopicPartition(p(0).topic, 0)
+    place = values.TopicPartition(p(0).topic, 0)
     assert sink.told == [
         2,
         contents(),

@@ -50,6 +50,16 @@ class TestPublication:
         assert everything(files)
         assert files.manifests()[second].previous == str(files.manifests()[first].checkpoint)
 
+    def test_of_a_checkpoint_before_which_another_was_aborted_has_the_batches_of_both(self, files: Files) -> None:
+        both(files)
+        files.driver.request_checkpoint("late")
+        files.driver.wait(200)
+        files.driver.recover()
+        files.sink.reset(files.reset_order())
+        both(files)
+        files.checkpoint("n1")
+        assert everything(files)
+
     def test_shows_nothing_of_a_zombie_that_lists_its_files_after_the_checkpoint(self, files: Files) -> None:
         driver = files.driver
         zombie = driver.start_batch(driver.member(0))

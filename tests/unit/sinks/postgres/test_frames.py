@@ -5,40 +5,21 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import (
-    UNDECLARED,
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    GroupId,
-    MemberId,
-    RegionName,
-    Timeline,
-)
+from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionName
 from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.postgres import frames as sinks
-from airflow_kcr.sinks.postgres.frames import columns_of, jdbc_options, reached, sql_type
+from airflow_kcr.sinks.postgres.frames import columns_of, jdbc_options, sql_type
 from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.sinks.postgres.target import Target
 from airflow_kcr.spark.context import Output
+from tests.support.runtime_fakes import CALL
 
-CALL = BatchCall(
-    region=RegionName("r"),
-    member=MemberId(GroupId("g"), 0),
-    batch=BatchId("b"),
-    epoch=Epoch(1),
-    timeline=Timeline(1),
-    sequence=CheckpointNumber(1),
-    ranges={},
-    progress=EMPTY,
-)
 STAGING = Staging(schema="a.b", table='t"x', columns=())
 
 
@@ -132,10 +113,6 @@ class TestWriterOptions:
     def test_have_the_password_nowhere_else(self) -> None:
         shown = {k: v for k, v in jdbc_options(sink().database, STAGING).items() if k != "password"}
         assert "pass" not in str(shown)
-
-    def test_are_refused_for_a_socket(self) -> None:
-        with pytest.raises(ConfigurationError, match="write a host name"):
-            reached(sink("postgresql:///d?host=/run/postgresql").database)
 
 
 class Recorder(PostgresSink):
