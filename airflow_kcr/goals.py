@@ -385,6 +385,50 @@ class MembersEnded(Goal):
         return row is not None and row.incarnation > self.members[member]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Goal):
+    """A run has its checkpoint, published, and it is known whether Kafka holds it; its members have left.
+
+    Members that lived and do so no more, while the run has none, make it `TimedOut`, as does none that has come by an
+    instant: another application has to be started.
+    """
+
+    kind = "run_ended"
+    what = "to end its run"
+
+    request_id: RequestId
+    before: Mapping[str, int]
+    """The incarnation that each member had before the application was started, by name, such as `flights-etl[0]`."""
+
+    come_by: datetime | None = None
+    """When the first of them has to have come at the latest, by the store's clock; None: whenever."""
+
+    def is_reached(self, region: Region, now: datetime) -> bool:
+        """Return whether the run is over; raise where there will be no checkpoint, or another try is needed."""
+        from airflow_kcr.protocol.region.rows import RegionState
+
+        if RequestPublished(request_id=self.request_id).is_reached(region, now):
+            return region.state is RegionState.STOPPED
+        come = [m for m, row in sorted(region.members.items()) if row.incarnation > self.before.get(str(m), 0)]
+        lost = [str(member) for member in come if _is_gone(region, member, now)]
+        if lost:
+            raise TimedOut(
+                f"{', '.join(lost)} of region {region.name}, whose run is not over, had no lease for "
+                f"{GONE_FOR.total_seconds():.0f} s: the application has ended; another try goes on"
+            )
+        if self.come_by is not None and now > self.come_by and not come:
+            raise TimedOut(
+                f"no member of region {region.name} came by {self.come_by.isoformat()}: the application waits for room "
+                "in the cluster, or has ended there before it reached the store; see its log in the cluster, and end "
+                "it there if it still waits"
+            )
+        return False
+
+    def missing(self, region: Region, now: datetime) -> Iterator[Wait]:
+        """Yield what the run's checkpoint waits for."""
+        return RequestPublished(request_id=self.request_id).missing(region, now)
+
+
 def _has_place(region: Region, member: MemberId) -> bool:
     group = region.rules.groups.get(member.group)
     return group is not None and member.index < group.members

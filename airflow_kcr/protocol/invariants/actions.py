@@ -102,7 +102,7 @@ class Still(Invariant):
                 self._hold(
                     event.number, f"checkpoint {sequence} is complete and what asked for it has not taken effect"
                 )
-            case events.StateChanged(before=RegionState.DRAINING):
+            case events.StateChanged(before=RegionState.DRAINING) | events.StateChanged(before=RegionState.STOPPED):
                 self._hold(event.number, "")
 
     def _hold(self, number: values.EventNumber, why: str) -> None:

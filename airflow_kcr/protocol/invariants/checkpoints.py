@@ -28,7 +28,8 @@ class Complete(Invariant):
     Every participant has contributed, once, as the incarnation that takes part; their offsets don't overlap, their
     union is the frozen partitions and is what the checkpoint holds. Beyond that it may only hold partitions that
     foreign consumers had, where they stood, and names each as inexact. A partition that was known to be on the brokers
-    without an owner is not in it otherwise, and the checkpoint says so: it is inexact there.
+    without an owner is not in it otherwise, and the checkpoint says so: it is inexact there. One without a participant
+    is of a region that rests: it is where the restore point is.
 
     It can't see partitions that no member has found on the brokers yet: they are in no event.
     """
@@ -42,11 +43,18 @@ class Complete(Invariant):
                 checkpoint = moment.open.get(sequence)
                 if checkpoint is None:
                     self.add(f"checkpoint {sequence} is complete and was never opened", event.number)
+                elif not checkpoint.opened.participants:
+                    self._rest(moment, event.number, body)
                 else:
                     self._parts(event.number, checkpoint, body)
                     self._hidden(moment, event.number, body)
             case events.Contributed(sequence=sequence, member=member) if sequence not in moment.open:
                 self.add(f"{member} contributed to checkpoint {sequence}, which was never opened", event.number)
+
+    def _rest(self, moment: Moment, number: EventNumber, body: events.CheckpointCompleted) -> None:
+        before = None if moment.restore_point is None else moment.kept.get(moment.restore_point)
+        if before is None or before.offsets != body.offsets:
+            self.add(f"checkpoint {body.sequence} has no participant, and is not where the restore point is", number)
 
     def _parts(self, number: EventNumber, checkpoint: OpenCheckpoint, body: events.CheckpointCompleted) -> None:
         participants, name = dict(checkpoint.opened.participants), f"checkpoint {body.sequence}"

@@ -143,9 +143,9 @@ def past_answered(region: Region, now: datetime) -> Region:
 
 
 def is_automatic(region: Region) -> bool:
-    """Whether the region checkpoints itself at its boundaries."""
+    """Whether the region checkpoints itself at its boundaries; in a run it has that one's checkpoint and no other."""
     checkpoint = region.rules.checkpoint
-    return checkpoint.schedule is not None and checkpoint.mode is CheckpointMode.AUTO
+    return checkpoint.schedule is not None and checkpoint.mode is CheckpointMode.AUTO and not region.is_in_run
 
 
 def passed(region: Region, now: datetime) -> datetime | None:
@@ -181,7 +181,9 @@ def held_until(region: Region) -> datetime | None:
     A region that checkpoints itself doesn't wait for requests, and a hold is reported once.
     """
     checkpoint, boundary = region.rules.checkpoint, region.next_boundary
-    if checkpoint.schedule is None or is_automatic(region) or boundary is None or boundary == region.held_boundary:
+    if checkpoint.schedule is None or is_automatic(region) or region.is_in_run:
+        return None
+    if boundary is None or boundary == region.held_boundary:
         return None
     return checkpoint.schedule.after(boundary)
 

@@ -273,14 +273,15 @@ def leaves_work(region: Region, member: MemberId) -> bool:
 def overdue(region: Region, now: datetime) -> Region:
     """Return the region with its open checkpoint aborted where its drain deadline has passed.
 
-    The requester is told which members were late, and may request it again; the region's own checkpoints and a stop are
-    tried again by themselves.
+    The requester is told which members were late, and may request it again; the region's own checkpoints, a run's and a
+    stop are tried again by themselves.
     """
     checkpoint = region.checkpoint
     if checkpoint is None or checkpoint.drain_deadline is None or checkpoint.drain_deadline > now:
         return region
     reason = f"the drain deadline of {region.rules.timeouts.drain} passed"
-    if checkpoint.purpose not in {rows.CheckpointPurpose.REQUEST, rows.CheckpointPurpose.DRAIN}:
+    is_tried_again = region.requests[checkpoint.request_id].then is rows.DesiredState.STOPPED
+    if is_tried_again or checkpoint.purpose not in {rows.CheckpointPurpose.REQUEST, rows.CheckpointPurpose.DRAIN}:
         return abort(region, now, reason)
     names = late(region)
     region = _closed(region, now, checkpoint, reason, names)

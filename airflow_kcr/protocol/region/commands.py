@@ -486,6 +486,40 @@ class RequestCheckpoint(Command[rows.CheckpointRequest]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A region, stopped, that is started for one checkpoint at a boundary, and stops with it."""
+
+    request_id: values.RequestId
+    """Names its checkpoint's request, by which another try finds it."""
+
+    boundary: datetime
+    """The checkpoint has exactly the records before this instant."""
+
+    allow_inexact: bool = False
+    """As in `RequestCheckpoint`."""
+
+    requester: rows.Requester = field(default_factory=rows.Requester)
+    found: Mapping[GroupPartition, rows.BoundaryOffset] = field(default_factory=dict)
+    """Where the boundary falls in partitions, as far as the caller knows; the first that was stored counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRun(Command[rows.CheckpointRequest]):
+    """Start a region for a run, or find out where the request of that run stands."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteAtRest(Command[bool]):
+    """Complete the checkpoint of a run that has nothing to read, and say whether it is there; else nothing changes."""
+
+    run: Run
+    logs: Mapping[GroupPartition, LogBounds]
+    """Every log of the topics that the groups read, as read before the boundary was looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishCheckpoint(Command[Region]):
     """Say that the sinks show what belongs to a complete checkpoint, if no member can."""
 

@@ -174,8 +174,28 @@ def _completed(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Re
     strangers = _left_out(region, checkpoint)
     if strangers:
         offsets = offsets.union(strangers)
+    region = complete(region, now, checkpoint, offsets, strangers)
+    return _ended_in_what_asked(region, now, region.checkpoints[checkpoint.sequence])
+
+
+def complete(
+    region: Region,
+    now: datetime,
+    checkpoint: rows.Checkpoint,
+    offsets: OffsetMap,
+    strangers: Collection[GroupPartition] = (),
+) -> Region:
+    """Return the region with its open checkpoint complete, and the requests that it answers answered.
+
+    Args:
+        region: the region.
+        now: the store's clock.
+        checkpoint: the open one.
+        offsets: the next to read of every partition of it.
+        strangers: those of the partitions that foreign consumers had.
+    """
     timeouts = region.rules.timeouts
-    complete = replace(
+    row = replace(
         checkpoint,
         state=rows.CheckpointState.COMPLETE,
         phase=None,
@@ -192,7 +212,7 @@ def _completed(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Re
     )
     placed = {p: region.claims[p].at(o) for p, o in offsets.items()} | _gone(region)
     region = replace(
-        region.with_checkpoint(complete),
+        region.with_checkpoint(row),
         open_checkpoint=None,
         restore_point=rows.RestorePoint(checkpoint.sequence),
         aligned=region.aligned if checkpoint.boundary is None else checkpoint.sequence,
@@ -205,12 +225,12 @@ def _completed(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Re
         sequence=checkpoint.sequence,
         timeline=region.timeline,
         epoch=region.epoch,
-        previous=complete.previous,
+        previous=row.previous,
         offsets=offsets,
-        inexact=complete.inexact,
+        inexact=row.inexact,
     )
     region = boundaries.after_completion(region.record(now, body), now, checkpoint.boundary)
-    return _ended_in_what_asked(requests.release(region, now, complete), now, complete)
+    return requests.release(region, now, row)
 
 
 def _gone(region: Region) -> dict[GroupPartition, rows.Claim]:
@@ -264,6 +284,13 @@ def _ended_in_what_asked(region: Region, now: datetime, checkpoint: rows.Checkpo
         return person_resets.begin_at_checkpoint(region, now, checkpoint)
     if region.next_spec is not None and region.desired_state is not rows.DesiredState.STOPPED:
         return specs.restart(region, now)
-    if checkpoint.purpose is rows.CheckpointPurpose.STOP and region.desired_state is rows.DesiredState.STOPPED:
+    if region.desired_state is rows.DesiredState.STOPPED and _ends_the_region(region, checkpoint):
         return replace(region, stopping=checkpoint.sequence)
     return region.moved_to(now, rows.RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete")
+
+
+def _ends_the_region(region: Region, checkpoint: rows.Checkpoint) -> bool:
+    """Whether the region stops with this checkpoint: a stop's, or a run's."""
+    request = region.request_of(checkpoint.request_id)
+    is_of_run = request is not None and request.then is rows.DesiredState.STOPPED
+    return is_of_run or checkpoint.purpose is rows.CheckpointPurpose.STOP

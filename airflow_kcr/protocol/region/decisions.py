@@ -26,6 +26,7 @@ from airflow_kcr.protocol.region import (
     resets,
     restored,
     retention,
+    runs,
     specs,
     unowned,
 )
@@ -88,6 +89,8 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.ReportForeignConsumer: foreign_consumers.halt_for_foreign_consumer,
     commands.ReportGroups: foreign_consumers.report_foreign_consumers,
     commands.RequestCheckpoint: requests.ask,
+    commands.StartRun: runs.start,
+    commands.CompleteAtRest: runs.complete_at_rest,
     commands.PublishCheckpoint: publication.publish,
     commands.PinCheckpoint: retention.pin,
     commands.RecordResetAnswer: person_resets.answered,
@@ -103,6 +106,8 @@ ANSWERS: Final[Mapping[type[commands.Command[object]], Answer]] = {
     commands.Contribute: claims.shown,
     commands.ReportPublished: claims.shown,
     commands.RequestCheckpoint: lambda region, now, command: region.request_of(command.request_id),
+    commands.StartRun: lambda region, now, command: region.request_of(command.run.request_id),
+    commands.CompleteAtRest: lambda region, now, command: runs.is_complete(region, command.run.request_id),
     commands.ApplyReset: lambda region, now, command: region.person_reset_of(command.reset.request_id),
 }
 """What answers a command, seen once everything due with it is done; the others are answered with the region."""

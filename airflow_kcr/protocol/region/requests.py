@@ -58,7 +58,8 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
         known = named.request
     if known is not None and _is_served(region, known):
         return region
-    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+    covering = None if boundary is None else timelines.covering(region, boundary)
+    if covering is None and region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         reason = f": {region.halt.text}" if region.halt else ""
         raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a checkpoint")
     if purpose is rows.CheckpointPurpose.DRAIN and not region.live_members(now):
@@ -66,27 +67,29 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
             f"region {region.name} has no live member, so there is nothing to drain: start its members, or stop it, "
             "which needs none"
         )
+    asked = noted(region, now, command)
+    return asked if covering is None else answered(asked, now, asked.requests[request_id], covering.sequence)
+
+
+def noted(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
+    """Return the region with a request in its queue."""
     body = events.CheckpointRequested(
-        request_id=request_id, purpose=purpose, boundary=boundary, requester=command.requester
+        request_id=command.request_id, purpose=command.purpose, boundary=command.boundary, requester=command.requester
     )
     asked = region.record(now, body)
     request = rows.CheckpointRequest(
-        request_id=request_id,
-        purpose=purpose,
+        request_id=command.request_id,
+        purpose=command.purpose,
         state=rows.RequestState.QUEUED,
         requested_at=now,
         order=asked.counter,
-        boundary=boundary,
+        boundary=command.boundary,
         allow_inexact=command.allow_inexact,
         then=command.then,
         requester=command.requester,
     )
     asked = asked.with_request(request)
-    if boundary is None:
-        return asked
-    asked = boundaries.recalled(asked, boundary)
-    covering = timelines.covering(asked, boundary)
-    return asked if covering is None else answered(asked, now, request, covering.sequence)
+    return asked if command.boundary is None else boundaries.recalled(asked, command.boundary)
 
 
 def _is_served(region: Region, request: rows.CheckpointRequest) -> bool:
@@ -117,7 +120,14 @@ def answered(region: Region, now: datetime, request: rows.CheckpointRequest, seq
     region = region.with_request(row).record(
         now, events.CheckpointRequestAnswered(request_id=request.request_id, sequence=sequence)
     )
-    return region if request.then is None else region.wanting(now, request.then, request.requester)
+    return _ended(region, now, row)
+
+
+def _ended(region: Region, now: datetime, request: rows.CheckpointRequest) -> Region:
+    """Return the region wanting what a request that is over has it want; of several runs, the last one stops it."""
+    if request.then is None or any(other.then is request.then for other in queue(region)):
+        return region
+    return region.wanting(now, request.then, request.requester)
 
 
 def end_request(
@@ -125,7 +135,8 @@ def end_request(
 ) -> Region:
     """Return the region with a request refused or superseded; it has no checkpoint."""
     row = replace(request, state=state, answered_at=now, refusal=why)
-    return region.with_request(row).record(now, events.CheckpointRequestEnded(request_id=request.request_id, why=why))
+    region = region.with_request(row).record(now, events.CheckpointRequestEnded(request_id=request.request_id, why=why))
+    return _ended(region, now, row)
 
 
 def requeued(region: Region, request_id: RequestId) -> Region:

@@ -236,6 +236,12 @@ class Region:
         """The open checkpoint, if there is one."""
         return None if self.open_checkpoint is None else self.checkpoints[self.open_checkpoint]
 
+    @property
+    def is_in_run(self) -> bool:
+        """Whether it was started for a run whose checkpoint is not there yet."""
+        waiting = {rows.RequestState.QUEUED, rows.RequestState.OPEN}
+        return any(r.then is rows.DesiredState.STOPPED and r.state in waiting for r in self.requests.values())
+
     def record(self, now: datetime, body: Body) -> Region:
         """Return the region with one more event; the only place where the event counter moves."""
         number = values.EventNumber(self.counter + 1)

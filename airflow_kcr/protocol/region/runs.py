@@ -1,0 +1,206 @@
+"""A run: a stopped region is started for one checkpoint at a boundary, and stops with it.
+
+Nothing of a run is remembered but its request: a process that takes over from another finds it by its id. A run whose
+processes have all gone is joined by the next one, and both get their checkpoints, in the order of their boundaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from airflow_kcr.errors import CheckpointRefused, RegionInState
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region import boundaries, completion, events, lifecycle, requests, rows, timelines
+from airflow_kcr.protocol.region.archive import WAITING
+from airflow_kcr.protocol.region.commands import CompleteAtRest, RequestCheckpoint, Run, StartRegion, StartRun
+from airflow_kcr.protocol.region.state import Region, put
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, RequestId, format_instant, replace
+
+
+def start(region: Region, now: datetime, command: StartRun) -> Region:
+    """Return the region started for a run, and its checkpoint asked for.
+
+    Raises:
+        RegionInState: it is halted, runs by itself, or another run is under way, by the names of its members.
+        CheckpointRefused: the boundary is yet to come, or lies before what the region has processed; or the request id
+            names another request.
+    """
+    run = command.run
+    if _is_known(region, run):
+        return requests.ask(region, now, _request(run))
+    _require_possible(region, now, run)
+    if region.state is not rows.RegionState.STOPPED:
+        return requests.ask(region, now, _request(run))
+    region = lifecycle.start(_located(region, run), now, StartRegion(requester=run.requester))
+    # From the first batch on, whether or not the checkpoint can be opened yet.
+    if region.next_boundary is None or region.next_boundary > run.boundary:
+        region = boundaries.with_next_boundary(region, now, run.boundary, "a run goes up to it")
+    return requests.ask(region, now, _request(run))
+
+
+def complete_at_rest(region: Region, now: datetime, command: CompleteAtRest) -> Region:
+    """Return the region with a run's checkpoint complete, where it rests and has nothing to read; else as it was.
+
+    Raises:
+        RegionInState, CheckpointRefused: as for `start`.
+    """
+    run = command.run
+    if _is_known(region, run):
+        return requests.ask(region, now, _request(run))
+    _require_possible(region, now, run)
+    located = _located(region, run)
+    return _completed(located, now, _request(run)) if is_at_rest(located, run.boundary, command.logs) else region
+
+
+def is_complete(region: Region, request_id: RequestId) -> bool:
+    """Whether the checkpoint of a run is there."""
+    request = region.request_of(request_id)
+    return request is not None and requests.valid_answer(region, request) is not None
+
+
+def _request(run: Run) -> RequestCheckpoint:
+    return RequestCheckpoint(
+        request_id=run.request_id,
+        boundary=run.boundary,
+        allow_inexact=run.allow_inexact,
+        then=rows.DesiredState.STOPPED,
+        requester=run.requester,
+    )
+
+
+def _is_known(region: Region, run: Run) -> bool:
+    """Whether the run's checkpoint is there or asked for."""
+    known, covering = region.request_of(run.request_id), timelines.covering(region, run.boundary)
+    is_there = covering is not None and covering.boundary == run.boundary
+    return is_there or (
+        known is not None and (known.state in WAITING or requests.valid_answer(region, known) is not None)
+    )
+
+
+def _require_possible(region: Region, now: datetime, run: Run) -> None:
+    if run.boundary > now + region.rules.checkpoint.grace:
+        raise CheckpointRefused(
+            f"until: {format_instant(run.boundary)} is yet to come (it is {format_instant(now)} by the store's clock); "
+            "run the region then, or up to now"
+        )
+    if (covering := timelines.covering(region, run.boundary)) is not None and covering.boundary is not None:
+        raise CheckpointRefused(
+            f"until: the records before {format_instant(run.boundary)} are in checkpoint {covering.sequence} already, "
+            f"which was made up to {format_instant(covering.boundary)}; run the region up to a later instant, or reset "
+            "it before"
+        )
+    if region.halt is not None:
+        choices = "; ".join(region.halt.choices)
+        raise RegionInState(f"region {region.name} is halted: {region.halt.text}; choices: {choices}")
+    if region.state is not rows.RegionState.STOPPED:
+        _require_left(region, now)
+        return
+    for partition, row in run.found.items():
+        claim = region.claims.get(partition)
+        place = None if claim is None else claim.resume
+        if place is not None and place > region.past_skips(partition, row.offset) and not run.allow_inexact:
+            raise CheckpointRefused(
+                f"until: {partition} is at {place}, past the offset of {format_instant(run.boundary)}, "
+                f"{row.offset}: run the region up to a later instant, or reset it before"
+            )
+
+
+def _require_left(region: Region, now: datetime) -> None:
+    """Refuse a run beside members that are there for something else."""
+    live = region.live_members(now)
+    if not region.is_in_run:
+        raise RegionInState(
+            f"region {region.name} is {region.state} by itself, and a run would stop it: stop it before, with "
+            "kcr region stop, or ask its members for a checkpoint, with kcr region drain --until"
+        )
+    if live:
+        raise RegionInState(
+            f"a run of region {region.name} is under way, by {', '.join(map(str, live))}: run it again when that one "
+            "is over"
+        )
+
+
+def _located(region: Region, run: Run) -> Region:
+    """Return the region with what the caller knows of the boundary, where nothing is known yet."""
+    fresh = {
+        key: row
+        for p, row in run.found.items()
+        if p in region.claims and (key := (p, region.claims[p].topic_id, run.boundary)) not in region.boundary_offsets
+    }
+    return replace(region, boundary_offsets=put(region.boundary_offsets, fresh))
+
+
+def is_at_rest(region: Region, boundary: datetime, logs: Mapping[GroupPartition, LogBounds]) -> bool:
+    """Whether a stopped region is at its newest checkpoint, which has all that is to be read up to a boundary.
+
+    Args:
+        region: the region.
+        boundary: the instant; its offsets are stored.
+        logs: every log of the topics that its groups read, as read now.
+    """
+    checkpoint, partitions = region.restore_checkpoint, region.universe()
+    return (
+        region.state is rows.RegionState.STOPPED
+        and checkpoint is not None
+        and checkpoint.timeline == region.timeline
+        and checkpoint.state is rows.CheckpointState.PUBLISHED
+        and region.next_spec is None
+        and not region.absent
+        and logs.keys() == partitions == region.offsets[checkpoint.sequence].keys()
+        and all(
+            _rests(region, region.claims[p], boundaries.boundary_offset(region, p, boundary), logs[p])
+            for p in partitions
+        )
+    )
+
+
+def _rests(region: Region, claim: rows.Claim, row: rows.BoundaryOffset | None, log: LogBounds) -> bool:
+    return (
+        row is not None
+        and claim.resume is not None
+        and not claim.is_started
+        and not claim.is_in_flight
+        and claim.resume >= row.offset
+        and claim.resume in log
+        and not timelines.is_recreated(claim.topic_id, log.topic_id)
+    )
+
+
+def _completed(region: Region, now: datetime, request: RequestCheckpoint) -> Region:
+    """Return the region, stopped, with a checkpoint that holds nothing new; no member takes part."""
+    offsets = region.restore_point_offsets()
+    timelines.require_numbers_left(region)
+    region = requests.noted(region, now, request)
+    sequence = region.next_sequence
+    checkpoint = rows.Checkpoint(
+        sequence=sequence,
+        timeline=region.timeline,
+        epoch=region.epoch,
+        state=rows.CheckpointState.OPEN,
+        phase=rows.CheckpointPhase.DRAINING,
+        purpose=request.purpose,
+        request_id=request.request_id,
+        boundary=request.boundary,
+        participants={},
+        opened_at=now,
+    )
+    region = replace(
+        region,
+        next_sequence=CheckpointNumber(sequence + 1),
+        open_checkpoint=sequence,
+        frozen=put(region.frozen, {sequence: frozenset(offsets)}),
+    ).with_checkpoint(checkpoint)
+    region = region.with_request(
+        replace(region.requests[request.request_id], state=rows.RequestState.OPEN, sequence=sequence)
+    )
+    body = events.CheckpointOpened(
+        sequence=sequence,
+        timeline=region.timeline,
+        request_id=request.request_id,
+        purpose=request.purpose,
+        boundary=request.boundary,
+        participants={},
+        partitions=tuple(sorted(offsets)),
+    )
+    return completion.complete(region.record(now, body), now, checkpoint, offsets)

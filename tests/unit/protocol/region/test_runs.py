@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused, CheckpointRefused, RegionInState
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region import commands, events, rows
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
+from airflow_kcr.schedules import Every
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.judging import causes, checkpoint_of, happened, judge, positions, state
+from tests.support.scripts import all_crash, boundary, located, rewind, running
+
+STOPPED, RUNNING = rows.RegionState.STOPPED, rows.RegionState.RUNNING
+
+
+def run(
+    driver: Driver,
+    request_id: str,
+    until: datetime,
+    *,
+    at: int | None = None,
+    logs: Mapping[GroupPartition, LogBounds] | None = None,
+    allow_inexact: bool = False,
+) -> rows.CheckpointRequest:
+    """Ask for a run; `at`: where the caller has found the boundary in each partition."""
+    found = {} if at is None else {p: rows.BoundaryOffset(offset=Offset(at)) for p in driver.logs}
+    wanted = commands.Run(request_id=RequestId(request_id), boundary=until, allow_inexact=allow_inexact, found=found)
+    complete = commands.CompleteAtRest(run=wanted, logs=driver.logs if logs is None else logs)
+    if driver.store.handle(driver.name, complete):
+        return driver.region.requests[wanted.request_id]
+    return driver.store.handle(driver.name, commands.StartRun(run=wanted))
+
+
+def late(hours: float = 2) -> Driver:
+    """Return a declared region, some time after the beginning, that has never run."""
+    driver = Driver()
+    driver.clock.advance(hours * 3600)
+    return driver
+
+
+def all_join(driver: Driver) -> None:
+    """Let a process come for every member, and the reset be over."""
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    driver.finish_reset()
+
+
+def finished(driver: Driver) -> CheckpointNumber:
+    """Let the processes complete, publish and commit the open checkpoint, and leave."""
+    driver.handle(commands.Reconcile())  # as a member does that has reached the boundary
+    sequence = driver.complete()
+    driver.publish()
+    for member in sorted(driver.processes):
+        if state(driver) is not STOPPED:
+            driver.read_back(member)
+    return sequence
+
+
+def done(driver: Driver, request_id: str = "r1", hours: float = 1, at: int = 10) -> CheckpointNumber:
+    """Carry a run out, from a stopped region to its end, and let the members leave."""
+    run(driver, request_id, boundary(hours))
+    all_join(driver)
+    located(driver, boundary(hours), at)
+    while any(place is not None and place < at for place in positions(driver)):
+        driver.process()
+    sequence = finished(driver)
+    for member in sorted(driver.processes):
+        driver.leave(member)
+    return sequence
+
+
+def test_a_run_starts_a_stopped_region_makes_its_checkpoint_and_stops_it() -> None:
+    driver = late()
+    asked = run(driver, "r1", boundary(1))
+    assert (asked.state, driver.region.next_boundary) == (rows.RequestState.QUEUED, boundary(1))
+    all_join(driver)
+    located(driver, boundary(1), 10)
+    driver.process()
+    with pytest.raises(BatchRefused):
+        driver.start_batch(driver.member(0))
+    assert checkpoint_of(driver).boundary == boundary(1)
+    finished(driver)
+    assert (state(driver), driver.region.desired_state) == (STOPPED, rows.DesiredState.STOPPED)
+    assert happened(driver, events.Stopped) == [events.Stopped(drained=True)]
+    assert len(happened(driver, events.CheckpointCompleted)) == 1
+    assert positions(driver) == [10, 10, 10, 10]
+    judge(driver)
+
+
+def test_a_run_that_was_done_is_found_again_and_starts_nothing() -> None:
+    driver = late()
+    sequence = done(driver)
+    epoch = driver.region.epoch
+    assert run(driver, "r1", boundary(1)).sequence == sequence
+    assert run(driver, "of the same hour", boundary(1)).sequence == sequence
+    assert (state(driver), driver.region.epoch) == (STOPPED, epoch)
+    judge(driver)
+
+
+def test_what_lies_before_the_newest_checkpoint_is_refused_and_named() -> None:
+    driver = late()
+    done(driver)
+    before = driver.region
+    with pytest.raises(CheckpointRefused, match=r"until: the records before .* are in checkpoint 2 already"):
+        run(driver, "r2", boundary(0.5))
+    assert driver.region == before
+
+
+def test_another_try_of_a_run_finds_its_request_and_takes_its_members_over() -> None:
+    driver = late()
+    run(driver, "r1", boundary(1))
+    all_join(driver)
+    driver.process(width=5)
+    assert run(driver, "r1", boundary(1)).state is rows.RequestState.OPEN
+    all_crash(driver)
+    assert run(driver, "r1", boundary(1)).state is rows.RequestState.QUEUED
+    for member in driver.all_members():
+        driver.join(member, takeover=True)
+    driver.spread()
+    driver.finish_reset()
+    located(driver, boundary(1), 10)
+    while positions(driver) != [10, 10, 10, 10]:
+        driver.process(width=5)
+    finished(driver)
+    assert state(driver) is STOPPED
+    judge(driver)
+
+
+def test_a_run_whose_processes_are_gone_is_joined_by_the_next_and_both_have_their_checkpoints_in_order() -> None:
+    driver = late(4)
+    run(driver, "r1", boundary(1))
+    all_join(driver)
+    all_crash(driver)
+    run(driver, "r2", boundary(2))
+    driver.recover()
+    located(driver, boundary(1), 10)
+    driver.process()
+    first = finished(driver)
+    assert (driver.region.checkpoints[first].boundary, state(driver)) == (boundary(1), RUNNING)
+    located(driver, boundary(2), 20)
+    driver.process()
+    second = finished(driver)
+    assert (driver.region.checkpoints[second].boundary, state(driver)) == (boundary(2), STOPPED)
+    assert run(driver, "r1", boundary(1)).sequence == first
+    assert run(driver, "r2", boundary(2)).sequence == second
+    judge(driver)
+
+
+def test_a_second_run_is_refused_while_members_of_the_first_live() -> None:
+    driver = late(4)
+    run(driver, "r1", boundary(1))
+    all_join(driver)
+    with pytest.raises(RegionInState, match=r"a run of region flights is under way, by g\[0\], g\[1\]: run it again"):
+        run(driver, "r2", boundary(2))
+
+
+def test_a_region_that_runs_by_itself_is_not_stopped_by_a_run() -> None:
+    driver = running()
+    driver.clock.advance(7200)
+    with pytest.raises(RegionInState, match="kcr region drain --until"):
+        run(driver, "r1", boundary(1))
+    assert driver.region.desired_state is rows.DesiredState.RUNNING
+
+
+def test_a_halted_region_says_why_and_is_not_started() -> None:
+    driver = running()
+    driver.handle(commands.ReportForeignConsumer(text="a stranger is there"))
+    with pytest.raises(RegionInState, match="is halted: a stranger is there; choices: "):
+        run(driver, "r1", boundary(0))
+
+
+def test_a_boundary_that_is_yet_to_come_is_refused_beyond_the_grace() -> None:
+    driver = Driver()
+    grace = driver.region.rules.checkpoint.grace
+    with pytest.raises(CheckpointRefused, match=r"until: .* is yet to come"):
+        run(driver, "r1", boundary(1))
+    run(driver, "r2", driver.clock() + grace)
+    assert driver.region.desired_state is rows.DesiredState.RUNNING
+
+
+def test_a_boundary_before_what_was_processed_is_refused_and_nothing_starts() -> None:
+    driver = late()
+    done(driver, hours=0.5)
+    before = driver.region
+    with pytest.raises(CheckpointRefused, match=r"until: .* is at 10, past the offset of .*, 7"):
+        run(driver, "r2", boundary(1), at=7)
+    assert driver.region == before
+    assert run(driver, "r2", boundary(1), at=7, allow_inexact=True).state is not rows.RequestState.REFUSED
+
+
+def test_nothing_to_read_is_a_checkpoint_at_once_without_a_member() -> None:
+    driver = late(4)
+    first = done(driver)
+    epoch = driver.region.epoch
+    answer = run(driver, "r2", boundary(2), at=10)
+    assert answer.state is rows.RequestState.ANSWERED
+    assert answer.sequence == first + 1
+    row = driver.region.checkpoints[CheckpointNumber(first + 1)]
+    assert (row.state, row.previous, row.boundary, dict(row.participants)) == (
+        rows.CheckpointState.COMPLETE,
+        first,
+        boundary(2),
+        {},
+    )
+    assert driver.region.offsets[row.sequence] == driver.region.offsets[first]
+    assert (state(driver), driver.region.epoch, driver.region.desired_state) == (
+        STOPPED,
+        epoch,
+        rows.DesiredState.STOPPED,
+    )
+    driver.publish()
+    done(driver, "r3", 3, at=20)
+    assert positions(driver) == [20, 20, 20, 20]
+    judge(driver)
+
+
+def test_a_region_with_something_to_read_or_to_do_is_started() -> None:
+    for reason in ("records", "a new partition", "a topic made anew", "unpublished", "a reset", "unread logs"):
+        driver = late(4)
+        first = done(driver)
+        logs = dict(driver.logs)
+        at = 10
+        if reason == "records":
+            at = 11
+        elif reason == "a new partition":
+            logs[driver.partition(9)] = LogBounds(start=Offset(0), end=Offset(0))
+        elif reason == "a topic made anew":
+            logs = {p: LogBounds(start=Offset(0), end=Offset(99), topic_id="another") for p in logs}  # type: ignore[arg-type]
+        elif reason == "unpublished":
+            run(driver, "r2", boundary(2), at=10)
+        elif reason == "a reset":
+            driver.handle(commands.StartRegion())
+            all_join(driver)
+            rewind(driver, ToCheckpoint(sequence=first))
+            all_crash(driver)
+            driver.handle(commands.StopRegion())
+        else:
+            logs = {}
+        assert run(driver, "r3", boundary(3), at=at, logs=logs).state is rows.RequestState.QUEUED, reason
+        assert driver.region.desired_state is rows.DesiredState.RUNNING, reason
+        assert causes(driver)[-1] == "start", reason
+
+
+def test_a_drain_that_is_late_is_tried_again_by_itself() -> None:
+    driver = late()
+    run(driver, "r1", boundary(1))
+    all_join(driver)
+    located(driver, boundary(1), 10)
+    driver.process()
+    driver.handle(commands.Reconcile())
+    first = driver.held.open_checkpoint
+    driver.wait(driver.region.rules.timeouts.drain.total_seconds() + 1)
+    second = driver.held.open_checkpoint
+    assert first is not None
+    assert second is not None
+    assert second > first
+    finished(driver)
+    assert state(driver) is STOPPED
+    judge(driver)
+
+
+def test_a_run_that_is_refused_stops_the_region_again() -> None:
+    driver = late()
+    done(driver, hours=0.5)
+    run(driver, "r2", boundary(1))
+    all_join(driver)
+    located(driver, boundary(1), 7)
+    driver.handle(commands.Reconcile())
+    (ended,) = happened(driver, events.CheckpointRequestEnded)
+    assert "past the boundary's offset 7" in ended.why
+    assert driver.region.desired_state is rows.DesiredState.STOPPED
+    finished(driver)
+    assert state(driver) is STOPPED
+    judge(driver)
+
+
+@pytest.mark.parametrize("mode", CheckpointMode)
+def test_a_run_that_comes_late_has_its_interval_and_no_boundary_of_the_region_s_own(mode: CheckpointMode) -> None:
+    checkpoint = CheckpointRules(schedule=Every(timedelta(hours=1)), mode=mode)
+    driver = Driver(rules=RegionRules(groups={GROUP: group_rules(members=2)}, checkpoint=checkpoint))
+    driver.clock.advance(10 * 3600)
+    for hour in (1, 2, 3):
+        sequence = done(driver, f"r{hour}", hour, at=10 * hour)
+        assert driver.region.checkpoints[sequence].boundary == boundary(hour)
+        assert list(driver.region.offsets[sequence].values()) == [10 * hour] * 4
+    assert len(happened(driver, events.CheckpointCompleted)) == 3
+    assert happened(driver, events.BoundaryHeld) == []
+    judge(driver)
