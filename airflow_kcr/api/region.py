@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import Final, Self
 
 from airflow_kcr import goals, verbs
-from airflow_kcr.api import ledger, partitions, specs, waiting
+from airflow_kcr.api import ledger, partitions, runs, specs, waiting
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
     RegionCheckpoints,
 )
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.partitions import preview
-from airflow_kcr.api.regions import Clusters, connect, require_groups, store_url
+from airflow_kcr.api.regions import Clusters, Handle, connect, require_groups, store_url
 from airflow_kcr.api.resets import RegionResets
 from airflow_kcr.api.specs import Applied
 from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old, keep_of
@@ -216,6 +216,44 @@ class Region:
             ),
         )
 
+    def complete_at_rest(self, until: datetime | None = None, *, request_id: str, allow_inexact: bool = False) -> bool:
+        """Return whether a run is done: it was before, or there is nothing to read, and its checkpoint is made now.
+
+        Args:
+            until: as for `run`, and so the others.
+            request_id: as for `run`.
+            allow_inexact: as for `run`.
+
+        Raises:
+            RegionInState, CheckpointRefused, BrokerUnavailable, CredentialsRefused, GroupNotEmpty: as for `run`.
+        """
+        return runs.is_done_at_rest(self._handle(), _wanted(until, request_id, allow_inexact))
+
+    def run(
+        self, until: datetime | None = None, *, request_id: str | None = None, allow_inexact: bool = False
+    ) -> CheckpointRequestView:
+        """Ask for a run: the region, stopped, is started for one checkpoint at a boundary, and stops with it.
+
+        Where there is nothing to read, the checkpoint is made at once. Else all members have to be started, as
+        `kcr run` does; they end with the checkpoint.
+
+        Args:
+            until: the checkpoint has exactly the records before this instant; absent: what the logs have now.
+            request_id: names the run, so that asking again finds it; absent: a new one.
+            allow_inexact: checkpoint even where a partition is past the boundary.
+
+        Raises:
+            RegionInState: the region is halted, runs by itself, or another run of it is under way.
+            CheckpointRefused: the boundary is yet to come or before what was processed, or the request id names another
+                request.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+            GroupNotEmpty: nothing was to be read, and a foreign consumer is in a group.
+        """
+        wanted = _wanted(until, request_id or f"run:{uuid.uuid4()}", allow_inexact)
+        if not runs.is_done_at_rest(self._handle(), wanted):
+            runs.start(self._handle(), wanted)
+        return self.checkpoint_request(wanted.request_id)
+
     def checkpoint_request(self, request_id: str) -> CheckpointRequestView:
         """Return where the request of a request id stands.
 
@@ -402,6 +440,9 @@ class Region:
 
     # ------------------------------------------------------------------------------------------------------------
 
+    def _handle(self) -> Handle:
+        return Handle(self._store, self.name, self._clusters, self._requester)
+
     def _read(self) -> StoredRegion:
         return self._store.read(self.name)[0]
 
@@ -409,3 +450,8 @@ class Region:
         if spec.region != self.name:
             raise ConfigurationError(f"the spec is of region {spec.region}, this is {self.name}")
         return spec
+
+
+def _wanted(until: datetime | None, request_id: str, allow_inexact: bool) -> runs.WantedRun:
+    boundary = None if until is None else checked_instant(until)
+    return runs.WantedRun(until=boundary, request_id=RequestId(request_id), allow_inexact=allow_inexact)

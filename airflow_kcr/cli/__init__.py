@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from airflow_kcr import __version__
-from airflow_kcr.cli import checkpoint, demo, dev, group, history, member, region, reset, store
+from airflow_kcr.cli import checkpoint, demo, dev, group, history, member, region, reset, run, store
 
 app = typer.Typer(
     name="kcr",
@@ -25,6 +25,7 @@ app.add_typer(reset.app)
 app.add_typer(history.ledger_app)
 app.command()(demo.demo)
 app.command()(store.doctor)
+app.command()(run.run)
 app.command()(region.lag)
 app.command()(history.events)
 app.command()(history.verify)

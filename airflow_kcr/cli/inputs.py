@@ -27,7 +27,7 @@ def region_of(name: str, store: str) -> Iterator[Region]:
     from airflow_kcr.api import Region
     from airflow_kcr.protocol.region.rows import Requester
 
-    with Region(name, store, requester=Requester(who=_user())) as region:
+    with Region(name, store, requester=Requester(who=user())) as region:
         yield region
 
 
@@ -69,7 +69,7 @@ def spec_in(file: Path) -> RegionSpec:
     return parse(sys.stdin.read()) if str(file) == "-" else load(file)
 
 
-def _user() -> str:
+def user() -> str:
     """Return the name that this process acts under; a container's user may have none."""
     try:
         return getpass.getuser()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from airflow_kcr.cli import options
 from airflow_kcr.cli.endings import reported
+
+if TYPE_CHECKING:
+    from airflow_kcr.spark.session import SparkSettings
 
 app = typer.Typer(name="member", help="Run members, the consumers of a region's groups.", no_args_is_help=True)
 
@@ -86,6 +89,21 @@ Jars = Annotated[
 Connector = Annotated[str | None, typer.Option(help="The Maven coordinate of the connector to download.")]
 
 
+def settings(
+    name: str, master: str | None, conf: list[str] | None, jars: str | None, connector: str | None
+) -> SparkSettings:
+    """Return the application's settings that a command line gives."""
+    from airflow_kcr.spark.session import CONNECTOR, SparkSettings
+
+    return SparkSettings(
+        app_name=name,
+        master=master,
+        conf=options.settings_of(conf),
+        connector=connector or CONNECTOR,
+        jars=tuple(part for part in (jars or "").split(",") if part),
+    )
+
+
 @app.command()
 @reported
 def run(  # noqa: PLR0913 (options are named where they are used)
@@ -115,22 +133,13 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     from airflow_kcr.api.regions import opened
     from airflow_kcr.driver.application import MemberRun
     from airflow_kcr.driver.process import run_members
-    from airflow_kcr.protocol.values import group_id, region_name
-    from airflow_kcr.spark.session import CONNECTOR, SparkSettings
+    from airflow_kcr.protocol.values import MemberId, group_id, region_name
 
-    settings = SparkSettings(
-        app_name=f"kcr {region} {group} {index}",
-        master=master,
-        conf=options.settings_of(conf),
-        connector=connector or CONNECTOR,
-        jars=tuple(part for part in (jars or "").split(",") if part),
-    )
     wanted = MemberRun(
         region=region_name(region),
-        group=group_id(group),
-        indexes=tuple(int(part) for part in index.split(",")),
+        members=tuple(MemberId(group_id(group), int(part)) for part in index.split(",")),
         takeover=takeover,
-        spark=settings,
+        spark=settings(f"kcr {region} {group} {index}", master, conf, jars, connector),
         reading=options.settings_of(read_option),
     )
     with opened(store) as opened_store:

@@ -1,4 +1,4 @@
-"""An application that hosts members of one group: the composition root (docs/explanation/consistent-regions.md).
+"""An application that hosts members of a region: the composition root (docs/explanation/consistent-regions.md).
 
 It puts store, Kafka, Spark and the members' loops together, in an order in which everything that a person may have got
 wrong is said before anything is consumed: the store, the index, the pipeline, Kafka and the group, and only then Spark.
@@ -14,12 +14,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr import __version__
-from airflow_kcr.api.group_readers import GroupReader, reader_with
+from airflow_kcr.api import runs
+from airflow_kcr.api.group_readers import GroupReader, reader_with, real_reader
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.preflight import preflight
+from airflow_kcr.api.regions import Handle
+from airflow_kcr.api.runs import WantedRun
 from airflow_kcr.api.verdict import HistoryKeeper
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts, StartFailures, load
@@ -34,10 +38,11 @@ from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.commands import Reconcile, ReportClusters, StartRegion
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.rows import RegionState, Requester
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.planner import Limits
+from airflow_kcr.sinks.contract import SparkNeeds
 from airflow_kcr.sinks.group import GroupSinks, opened_sinks, spark_needs
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.executors import Executors
@@ -65,27 +70,30 @@ class MemberRun:
     """What an application hosts."""
 
     region: RegionName
-    group: GroupId
-    indexes: tuple[int, ...]
-    """The members' indexes in the group, from 0."""
+    members: tuple[MemberId, ...]
+    """Of any groups; each once, at least one."""
 
     takeover: bool = False
     """Whether a live lease of another process is superseded, once a running drain is over."""
+
+    wanted: WantedRun | None = None
+    """The run that they are started for; None: they stay until the region is stopped, and start one that is."""
+
+    requester: Requester = field(default_factory=Requester)
+    """Who asks for the run."""
 
     spark: SparkSettings
     reading: Mapping[str, str] = field(default_factory=dict)
     """Options of Spark's Kafka connector, over those of the project (`spark.reads.DEFAULTS`)."""
 
-    @property
-    def members(self) -> tuple[MemberId, ...]:
-        """The members, in the order of their indexes.
+    def __post_init__(self) -> None:
+        if not self.members or len(set(self.members)) < len(self.members):
+            raise ConfigurationError(f"name each member once, at least one: {', '.join(map(str, self.members)) or '-'}")
 
-        Raises:
-            ConfigurationError: none is named, or one twice.
-        """
-        if not self.indexes or len(set(self.indexes)) < len(self.indexes):
-            raise ConfigurationError(f"name each index once, at least one: {', '.join(map(str, self.indexes)) or '-'}")
-        return tuple(MemberId(self.group, index) for index in sorted(self.indexes))
+    @property
+    def groups(self) -> tuple[GroupId, ...]:
+        """The groups of the members, each once."""
+        return tuple(dict.fromkeys(member.group for member in self.members))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +109,20 @@ class Prepared:
     digest: str
     """Of the spec's text, as the store has it."""
 
-    parts: Parts
-    """What the members are built from."""
+    parts: Mapping[GroupId, Parts]
+    """What the members of each group are built from."""
 
-    cluster: GroupReader
-    """The group's, open for as long as the run is lent."""
+    clusters: Mapping[GroupId, GroupReader]
+    """Each group's, open for as long as the run is lent."""
 
     store_clock: StoreClock
     fetch: int = LARGEST_FETCH
     """How many bytes of a partition to fetch at a time, known once Spark runs; options may say otherwise."""
+
+    @property
+    def label(self) -> str:
+        """The groups, for people."""
+        return f"group{'s' if len(self.run.groups) > 1 else ''} {', '.join(self.run.groups)}"
 
 
 @contextmanager
@@ -146,11 +159,13 @@ def preparing(
     spec, revision, digest = stored_spec(region.spec.text), region.spec.revision, region.spec.digest
     with ExitStack() as stack:
         with failures.reported(revision, digest):
-            parts = load(spec, run.group, environ, region_id=region.region_id, taken=store.taken(run.region))
-            cluster = stack.enter_context(reader_with(parts.kafka))
+            taken = store.taken(run.region)
+            parts = {group: load(spec, group, environ, region_id=region.region_id, taken=taken) for group in run.groups}
+            clusters = {group: stack.enter_context(reader_with(its.kafka)) for group, its in parts.items()}
             # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
-            store.handle(run.region, ReportClusters(found={run.group: cluster.logs.cluster_id()}))
-            found = preflight(store, run.region, run.members, lambda *_: nullcontext(cluster))
+            ids = {group: cluster.logs.cluster_id() for group, cluster in clusters.items()}
+            store.handle(run.region, ReportClusters(found=ids))
+            found = preflight(store, run.region, run.members, lambda _, group: nullcontext(clusters[group]))
         for check in found.checks:
             if check.verdict is not CheckVerdict.OK:
                 _LOG.warning("group %s: %s", check.group, check.detail)
@@ -161,7 +176,7 @@ def preparing(
             revision=revision,
             digest=digest,
             parts=parts,
-            cluster=cluster,
+            clusters=clusters,
             store_clock=store_clock,
         )
 
@@ -200,9 +215,8 @@ def still_wanted(store: RegionStore, run: MemberRun) -> MemberRun | None:
         UnknownRegion: the region was deleted.
     """
     groups = store.read(run.region)[0].rules.groups
-    members = groups[run.group].members if run.group in groups else 0
-    indexes = tuple(index for index in run.indexes if index < members)
-    return replace(run, indexes=indexes) if indexes else None
+    members = tuple(one for one in run.members if one.group in groups and one.index < groups[one.group].members)
+    return replace(run, members=members) if members else None
 
 
 def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> Prepared:
@@ -244,68 +258,80 @@ def hosting(
         pulse: Spark's.
         end_process: ends this process at once, with a reason.
     """
-    run, spec = prepared.run, prepared.spec
+    run = prepared.run
     with ExitStack() as stack:
-        # Not the reader's: a call about a group may take all of its time, and no checkpoint waits for that.
-        process = stack.enter_context(AdminProcess(admin_settings(prepared.parts.kafka)))
-        logs = BrokerLogs(process)
+        # Not the readers': a call about a group may take all of its time, and no checkpoint waits for that.
+        logs = {
+            group: BrokerLogs(stack.enter_context(AdminProcess(admin_settings(parts.kafka))))
+            for group, parts in prepared.parts.items()
+        }
         with failures.reported(prepared.revision, prepared.digest):
-            partitions = _partitions(prepared, logs)
+            partitions = {group: _partitions(prepared, group, its) for group, its in logs.items()}
             spark = _session(prepared, partitions)
-            prepared = replace(prepared, fetch=fetch_for(run.group, partitions, executor_memory(spark)))
+            fetch = fetch_for(prepared.label, sum(partitions.values()), executor_memory(spark))
+            prepared = replace(prepared, fetch=fetch)
             stack.callback(stop_session, spark)
-            sinks = opened_sinks(prepared.parts.sinks, run.group, spark, store)
-        executors = Executors(pulse, lambda: _warm_up(prepared, spark, logs))
+            sinks = {g: opened_sinks(parts.sinks, g, spark, store) for g, parts in prepared.parts.items()}
         renewals = Renewals(store, boot_time)
         stack.callback(renewals.end)
         application = _application(spark)
-        region, _ = store.read(run.region)
-        if region.state is RegionState.STOPPED:
-            store.handle(
-                run.region,
-                StartRegion(requester=Requester(who=f"members of {run.group}", reason="a member was started")),
-            )
-        shared = _Shared(spark, logs, end_process, application.label(), sinks, executors, renewals)
-        hosts = [_host(store, prepared, shared, member) for member in run.members]
+        _start(store, run)
+        hosts: list[MemberHost] = []
+        for group, its in logs.items():
+            executors = Executors(pulse, partial(_warm_up, prepared, group, spark, its))
+            shared = _Shared(spark, its, end_process, application.label(), sinks[group], executors, renewals)
+            hosts += (_host(store, prepared, shared, member) for member in run.members if member.group == group)
         member_pool = MemberPool(store, run.region, hosts)
         stack.callback(member_pool.end)
         watch = GroupWatch(
             store,
             run.region,
-            [run.group],
-            lambda *_: nullcontext(prepared.cluster),
+            run.groups,
+            lambda _, group: nullcontext(prepared.clusters[group]),
             member_pool.newest_checkpoint,
         )
         stack.callback(watch.end)
         history = HistoryKeeper(store, run.region)
         stack.callback(history.end)
-        _LOG.info("region %s: hosting %s", spec.region, ", ".join(map(str, run.members)))
+        _LOG.info("region %s: hosting %s", run.region, ", ".join(map(str, run.members)))
         member_pool.start()
         watch.start()
         history.start()
         yield application, member_pool
 
 
-def _session(prepared: Prepared, partitions: int) -> SparkSession:
+def _start(store: RegionStore, run: MemberRun) -> None:
+    """Start a stopped region for its members, or for the run that they are there for."""
+    if run.wanted is not None:
+        runs.start(Handle(store, run.region, real_reader, run.requester), run.wanted)
+        return
+    region, _ = store.read(run.region)
+    if region.state is RegionState.STOPPED:
+        who = f"members of {', '.join(run.groups)}"
+        store.handle(run.region, StartRegion(requester=Requester(who=who, reason="a member was started")))
+
+
+def _session(prepared: Prepared, partitions: Mapping[GroupId, int]) -> SparkSession:
     run, settings = prepared.run, prepared.run.spark
-    settings = replace(settings, consumers=settings.consumers or len(run.indexes) * partitions)
-    return open_session(spark_needs(prepared.spec, run.group).beside(settings))
+    consumers = settings.consumers or sum(partitions[member.group] for member in run.members)
+    needs = SparkNeeds.of(spark_needs(prepared.spec, group) for group in run.groups)
+    return open_session(needs.beside(replace(settings, consumers=consumers)))
 
 
-def fetch_for(group: GroupId, partitions: int, memory: int) -> int:
+def fetch_for(groups: str, partitions: int, memory: int) -> int:
     """Return how many bytes of a partition to fetch at a time; warn where an executor has hardly room for any.
 
     Args:
-        group: whose partitions.
+        groups: whose partitions, for people.
         partitions: how many there are.
         memory: of one executor, in bytes.
     """
     fetch = fetch_within(memory, partitions)
     if held(partitions, fetch) > memory // 2:
         _LOG.warning(
-            "group %s: an executor may read %d partitions, whose Kafka consumers hold up to %d MiB of its %d MiB; give "
+            "%s: an executor may read %d partitions, whose Kafka consumers hold up to %d MiB of its %d MiB; give "
             "it more (spark.executor.memory; with a local master, spark.driver.memory)",
-            group,
+            groups,
             partitions,
             held(partitions, fetch) >> 20,
             memory >> 20,
@@ -327,7 +353,7 @@ def _application(spark: SparkSession) -> RunningApplication:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What the members of one application share."""
+    """What the members of one group share in an application."""
 
     spark: SparkSession
     logs: BrokerLogs
@@ -341,16 +367,14 @@ class _Shared:
 def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: MemberId) -> MemberHost:
     run, spec = prepared.run, prepared.spec
     rules = spec.rules()
-    group = rules.groups[run.group]
-    settings = member_settings(
-        prepared.parts.kafka, region=run.region, member=member, rules=group, timeouts=rules.timeouts
-    )
+    group, parts = rules.groups[member.group], prepared.parts[member.group]
+    settings = member_settings(parts.kafka, region=run.region, member=member, rules=group, timeouts=rules.timeouts)
 
     def membership(listener: MembershipListener) -> Membership:
-        return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
+        return ControlConsumer(settings, group=member.group, topics=subscription(group), listener=listener)
 
     source = replace(source_of(prepared, member), record=lambda: shared.executors.record)
-    engine = SparkEngine(shared.spark, prepared.parts.pipeline, source, shared.sinks.output)
+    engine = SparkEngine(shared.spark, parts.pipeline, source, shared.sinks.output)
     world = World(
         store=store,
         logs=shared.logs,
@@ -381,9 +405,10 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
 
 def source_of(prepared: Prepared, member: MemberId) -> Source:
     """Return where and how a member of a run reads its batches."""
-    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.parts.kafka).items()}
+    given = prepared.parts[member.group].kafka
+    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(given).items()}
     # As its consumer in the group: a quota of the one is a quota of the other.
-    prefix = prepared.parts.kafka.get("client.id", PREFIX)
+    prefix = given.get("client.id", PREFIX)
     kafka["client.id"] = client_id(prepared.run.region, member, prefix)
     return Source(
         region=prepared.run.region,
@@ -396,13 +421,11 @@ def source_of(prepared: Prepared, member: MemberId) -> Source:
     )
 
 
-def _warm_up(prepared: Prepared, spark: SparkSession, logs: BrokerLogs) -> int:
-    run = prepared.run
-    group = prepared.spec.rules().groups[run.group]
-    topics = {topic: count for topic, count in logs.topics().items() if group.subscribes(topic)}
-    partitions = [GroupPartition(run.group, topic, n) for topic, count in topics.items() for n in range(count)]
-    source, imports = source_of(prepared, run.members[0]), imports_of(prepared.parts.pipeline)
-    return warm_up(spark, source, logs.bounds(partitions), imports)
+def _warm_up(prepared: Prepared, group: GroupId, spark: SparkSession, logs: BrokerLogs) -> int:
+    rules = prepared.spec.rules().groups[group]
+    member = next(one for one in prepared.run.members if one.group == group)
+    source, imports = source_of(prepared, member), imports_of(prepared.parts[group].pipeline)
+    return warm_up(spark, source, logs.bounds(rules.partitions(logs.topics())), imports)
 
 
 def _limits(spec: RegionSpec) -> Limits:
@@ -415,7 +438,6 @@ def _limits(spec: RegionSpec) -> Limits:
     )
 
 
-def _partitions(prepared: Prepared, logs: BrokerLogs) -> int:
-    """Return how many partitions the group has."""
-    group = prepared.spec.rules().groups[prepared.run.group]
-    return sum(count for topic, count in logs.topics().items() if group.subscribes(topic))
+def _partitions(prepared: Prepared, group: GroupId, logs: BrokerLogs) -> int:
+    """Return how many partitions a group has."""
+    return len(prepared.spec.rules().groups[group].partitions(logs.topics()))

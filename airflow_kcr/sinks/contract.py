@@ -189,10 +189,6 @@ class DeclaredSink(ABC):
     taken: Collection[SinkPlace] = frozenset()
     """Where the region's sinks have written to before."""
 
-    shows_checkpoints: ClassVar[bool]
-    """Whether it shows output with its checkpoint, which one member publishes for all groups: so every application of
-    the region opens it."""
-
     is_deletable: ClassVar[bool] = True
     """Whether `delete` can delete what it has written."""
 

@@ -78,7 +78,7 @@ def checked_sinks(
         SinkError: a database can't be reached.
     """
     of_region = sinks_of_region(spec, environ, region_id=region_id, taken=taken)
-    found = tuple(one for one in of_region if one.group == group or one.shows_checkpoints)
+    found = tuple(one for one in of_region if one.group == group or one.spec.shows_checkpoints)
     for sink in found:
         sink.check()
     return found
@@ -87,10 +87,10 @@ def checked_sinks(
 def spark_needs(spec: RegionSpec, group: GroupId) -> SparkNeeds:
     """Return what Spark needs for the sinks that an application of a group opens, each thing once."""
     return SparkNeeds.of(
-        kind.needs(sink)
+        kind_of(sink.kind).needs(sink)
         for one in spec.groups
         for sink in one.sinks
-        if (kind := kind_of(sink.kind)).shows_checkpoints or one.group_id == group
+        if sink.shows_checkpoints or one.group_id == group
     )
 
 

@@ -92,6 +92,11 @@ class SinkSpec:
     options: Mapping[str, str] | None = None
     """`custom`: what that function gets; secrets as `${NAME}`."""
 
+    @property
+    def shows_checkpoints(self) -> bool:
+        """Whether output is shown with its checkpoint, not with its batch: then one member publishes for all groups."""
+        return self.kind is not SinkKind.POSTGRES
+
     def __post_init__(self) -> None:
         key: object = self.key  # a lone text, as no type checker would allow: else each letter is a column
         object.__setattr__(self, "key", (key,) if isinstance(key, str) else tuple(self.key))

@@ -22,7 +22,7 @@ from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.protocol.region.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import parse
@@ -157,8 +157,7 @@ class Lab:
         self.store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
         run = MemberRun(
             region=name,
-            group=GroupId(group),
-            indexes=tuple(range(members)),
+            members=tuple(MemberId(GroupId(group), index) for index in range(members)),
             spark=SparkSettings(app_name="benchmarks", consumers=1),
         )
         failures = StartFailures(self.store, name, run.members)

@@ -20,7 +20,7 @@ from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun
 from airflow_kcr.driver.process import run_members
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.sink import PostgresSink
@@ -90,8 +90,7 @@ def main(arguments: dict[str, Any]) -> None:
     )
     run = MemberRun(
         region=RegionName(arguments["region"]),
-        group=GroupId(arguments["group"]),
-        indexes=indexes,
+        members=tuple(MemberId(GroupId(arguments["group"]), index) for index in indexes),
         takeover=bool(arguments["takeover"]),
         spark=settings,
     )

@@ -25,7 +25,6 @@ _LOG = logging.getLogger(__name__)
 class DeclaredCustom(DeclaredSink):
     """A sink of a user's own."""
 
-    shows_checkpoints: ClassVar[bool] = True
     is_deletable: ClassVar[bool] = False
 
     def check(self) -> None:

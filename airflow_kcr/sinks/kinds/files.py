@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.protocol.rules import FileFormat
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 class DeclaredFolder(DeclaredSink):
     """A sink that is files in a folder."""
-
-    shows_checkpoints: ClassVar[bool] = True
 
     @staticmethod
     def needs(spec: SinkSpec) -> SparkNeeds:

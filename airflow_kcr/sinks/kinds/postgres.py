@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from airflow_kcr.api.regions import postgres_variable
 from airflow_kcr.errors import ConfigurationError
@@ -28,8 +28,6 @@ _LOG = logging.getLogger(__name__)
 
 class DeclaredTable(DeclaredSink):
     """A sink that is a table."""
-
-    shows_checkpoints: ClassVar[bool] = False
 
     @staticmethod
     def needs(spec: SinkSpec) -> SparkNeeds:

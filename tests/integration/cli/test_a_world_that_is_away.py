@@ -35,7 +35,7 @@ from tests.support.live_region import SPEC, live_region
 
 WITHIN = 60.0
 MEMBERS = MemberRun(
-    region=RegionName("flights"), group=GroupId("g"), indexes=(0,), spark=SparkSettings(app_name="flights")
+    region=RegionName("flights"), members=(MemberId(GroupId("g"), 0),), spark=SparkSettings(app_name="flights")
 )
 WAITS = "region flights: its members wait up to 300 s to start"
 

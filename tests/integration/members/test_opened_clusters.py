@@ -18,7 +18,7 @@ from airflow_kcr.kafka import admin_process, questions
 from airflow_kcr.kafka.admin_process import Child
 from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.protocol.values import GroupId, MemberId
 from airflow_kcr.settings import KafkaSettings
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.session import SparkSettings
@@ -68,7 +68,7 @@ def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
     pipeline = "tests.support.spark_gated_pipeline:process"
     with live(kafka, database_url, tmp_path, members=1, partitions=2, pipeline=pipeline) as one, ExitStack() as stack:
         run = MemberRun(
-            region=one.name, group=GroupId(one.group), indexes=(0,), spark=SparkSettings(app_name="counted")
+            region=one.name, members=(MemberId(GroupId(one.group), 0),), spark=SparkSettings(app_name="counted")
         )
         failures = StartFailures(one.store, run.region, run.members)
         prepared = stack.enter_context(preparing(one.store, run, failures))

@@ -263,7 +263,7 @@ def test_what_a_member_leaves_in_its_store_quotes_nothing(
     with connect(store_url(database_url)) as store, ExitStack() as stack:
         store.handle(RegionName(name), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
         run = MemberRun(
-            region=RegionName(name), group=GroupId(name), indexes=(0,), spark=SparkSettings(app_name="quoting")
+            region=RegionName(name), members=(MemberId(GroupId(name), 0),), spark=SparkSettings(app_name="quoting")
         )
         stack.enter_context(patch.object(application, "open_session", lambda settings: spark))
         stack.enter_context(patch.object(spark, "stop", lambda: None))

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 FLIGHTS = RegionName("flights")
 
 
+GROUP = GroupId("flights")
+
+
 @dataclass(slots=True)
 class Watched:
     """A member pool whose members have seen a revision of the spec; it notes which it is told to follow."""
@@ -57,12 +60,12 @@ def prepared(of: RegionSpec) -> Prepared:
     """Return what an application is built from, at revision 1."""
     return Prepared(
         region_id=RegionId("r"),
-        run=MemberRun(region=FLIGHTS, group=GroupId("flights"), indexes=(0,), spark=SparkSettings(app_name="flights")),
+        run=MemberRun(region=FLIGHTS, members=(MemberId(GROUP, 0),), spark=SparkSettings(app_name="flights")),
         spec=of,
         revision=1,
         digest="",
-        parts=Parts(kafka={"bootstrap.servers": "broker:9092"}, pipeline=lambda batch, context: None),
-        cluster=cast("GroupReader", None),
+        parts={GROUP: Parts(kafka={"bootstrap.servers": "broker:9092"}, pipeline=lambda batch, context: None)},
+        clusters={GROUP: cast("GroupReader", None)},
         store_clock=StoreClock(lambda: 0.0, datetime.now(UTC)),
     )
 
@@ -99,14 +102,14 @@ def test_without_news_nothing_is_read() -> None:
 
 def test_a_member_whose_process_has_less_time_to_end_waits_less_for_its_broker() -> None:
     quick = prepared(spec(more=QUICK.replace("reset: 40s", "reset: 80s")))
-    source = source_of(quick, MemberId(GroupId("flights"), 0))
+    source = source_of(quick, MemberId(GROUP, 0))
     assert source.ends_within == quick.spec.rules().timeouts.process_end_limit == timedelta(seconds=20)
 
 
 def test_an_executor_with_hardly_room_for_its_consumers_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    assert fetch_for(GroupId("flights"), 12, 1 << 30) == 4 << 20
+    assert fetch_for("group flights", 12, 1 << 30) == 4 << 20
     assert not caplog.messages
-    assert fetch_for(GroupId("flights"), 400, 1 << 30) == 256 << 10
+    assert fetch_for("group flights", 400, 1 << 30) == 256 << 10
     (told,) = caplog.messages
     assert "400 partitions" in told
     assert "1300 MiB of its 1024 MiB" in told
@@ -114,5 +117,5 @@ def test_an_executor_with_hardly_room_for_its_consumers_is_warned_of(caplog: pyt
 
 
 def test_the_size_of_fetches_reaches_the_connector() -> None:
-    source = source_of(replace(prepared(spec()), fetch=300_000), MemberId(GroupId("flights"), 0))
+    source = source_of(replace(prepared(spec()), fetch=300_000), MemberId(GROUP, 0))
     assert source.settings(Timeline(1))["kafka.max.partition.fetch.bytes"] == "300000"

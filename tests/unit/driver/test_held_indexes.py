@@ -39,7 +39,10 @@ def store() -> RegionStore:
 
 def run(*indexes: int, takeover: bool = False) -> MemberRun:
     return MemberRun(
-        region=FLIGHTS, group=GROUP, indexes=indexes, takeover=takeover, spark=SparkSettings(app_name="flights")
+        region=FLIGHTS,
+        members=tuple(MemberId(GROUP, index) for index in indexes),
+        takeover=takeover,
+        spark=SparkSettings(app_name="flights"),
     )
 
 

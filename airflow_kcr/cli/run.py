@@ -1,0 +1,107 @@
+"""`kcr run`: a region that rests between its runs, each up to an instant."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from airflow_kcr.cli import member, options
+from airflow_kcr.cli.endings import reported
+from airflow_kcr.cli.region import checkpoint_request
+from airflow_kcr.cli.results import show
+from airflow_kcr.protocol.values import RequestId, region_name
+
+if TYPE_CHECKING:
+    from airflow_kcr.protocol.region.rows import Requester
+
+NOW = "now"
+
+
+def _until(text: str) -> datetime | None:
+    return None if text == NOW else options.instant(text)
+
+
+def _dag_run(text: str) -> str:
+    if text and not all(text.partition("/")[::2]):
+        raise typer.BadParameter("write DAG_ID/RUN_ID")
+    return text
+
+
+@reported
+def run(  # noqa: PLR0913 (options are named where they are used)
+    region: options.Name,
+    store: options.Url,
+    until: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Process the records before this instant, such as 2026-01-01T10:00:00Z; `now`: those that the topics "
+            "have now.",
+        ),
+    ] = NOW,
+    request_id: Annotated[
+        str | None,
+        typer.Option(help="Name the run: a repeated call with the same id goes on with it, or finds its checkpoint."),
+    ] = None,
+    allow_inexact: Annotated[
+        bool,
+        typer.Option("--allow-inexact", help="Take the checkpoint even if a partition is already past the instant."),
+    ] = False,
+    dag_run: Annotated[
+        str,
+        typer.Option(
+            "--dag-run",
+            metavar="DAG_ID/RUN_ID",
+            help="The DAG run that asks, as the history and the checkpoint will name it. Airflow's tasks set it.",
+            callback=_dag_run,
+        ),
+    ] = "",
+    takeover: member.Takeover = False,
+    start_within: member.StartWithin = options.TEN_MINUTES,
+    master: member.Master = None,
+    conf: options.Conf = None,
+    read_option: member.Reading = None,
+    jars: member.Jars = None,
+    connector: member.Connector = None,
+    output: options.Output = None,
+) -> None:
+    """Run a stopped region up to an instant: process, checkpoint, commit, and stop. Nothing is left running.
+
+    All members of all groups share this process and its Spark application, which isn't started if there is nothing to
+    read. A run that was interrupted goes on with the same request id. A region that runs by itself is refused.
+
+    Example: kcr run flights --until 2026-01-01T10:00:00Z --master 'local[2]'
+    """
+    from airflow_kcr.api import Region
+    from airflow_kcr.api.regions import opened
+    from airflow_kcr.api.runs import WantedRun
+    from airflow_kcr.driver.application import MemberRun
+    from airflow_kcr.driver.runs import members_of, run_region
+
+    instant = _until(until)
+    with opened(store) as found:
+        members = MemberRun(
+            region=region_name(region),
+            members=members_of(Region(region, found).spec()),
+            takeover=takeover,
+            requester=_requester(dag_run),
+            wanted=WantedRun(
+                until=instant,
+                request_id=RequestId(request_id or f"run:{uuid.uuid4()}"),
+                allow_inexact=allow_inexact,
+            ),
+            spark=member.settings(f"kcr run {region}", master, conf, jars, connector),
+            reading=options.settings_of(read_option),
+        )
+        show(checkpoint_request(run_region(found, members, start_within=start_within)), output)
+
+
+def _requester(dag_run: str) -> Requester:
+    from airflow_kcr.cli.inputs import user
+    from airflow_kcr.protocol.region.rows import Requester
+
+    dag_id, _, run_id = dag_run.partition("/")
+    return Requester(who="airflow", dag_id=dag_id, run_id=run_id) if dag_run else Requester(who=user())
