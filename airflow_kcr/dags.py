@@ -1,13 +1,15 @@
-"""The three standard DAGs of a region, made from its spec: its consumers, its checkpoints, its resets.
+"""The standard DAGs of a region, made from its spec: its consumers and checkpoints, or its intervals, and its resets.
 
 ::
 
     consumers   apply ─► consume, one mapped task for each application; they run until the region stops
     checkpoint         validate ─► drain ─► commit, once for each data interval, then whatever builds on the checkpoint
+    interval    run, once for each data interval, instead of these two; nothing runs between the runs
     reset       choose ─► plan ─► approve ─► apply, started by a person with Airflow's form
 
-The checkpoint DAG has a run for every boundary of the region: its data intervals end where the region's schedule says,
-also after an outage, and one at a time. What would let the two disagree is refused when the file is parsed.
+The checkpoint DAG, or that of the intervals, has a run for every boundary of the region: its data intervals end where
+the region's schedule says, also after an outage, and one at a time. What would let the two disagree is refused when the
+file is parsed.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args, overload
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator, KcrDrainOperator
 from airflow_kcr.operators.consume import KcrConsumeOperator
+from airflow_kcr.operators.interval import KcrIntervalOperator
 from airflow_kcr.operators.region import KcrApplyRegionOperator, KcrValidateGroupOperator
 from airflow_kcr.operators.reset import (
     KcrApplyResetOperator,
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 COMPARED: Final = 50
 """How many instants of two differently written schedules are compared."""
 
-DagName: TypeAlias = Literal["consumers", "checkpoint", "reset"]
+DagName: TypeAlias = Literal["consumers", "checkpoint", "interval", "reset"]
 """Which of the standard DAGs."""
 
 Timetable: TypeAlias = CronDataIntervalTimetable | DeltaDataIntervalTimetable
@@ -72,9 +76,29 @@ class RegionDags(NamedTuple):
         return task
 
 
-def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAGs' author may make
+class IntervalDags(NamedTuple):
+    """The DAGs of a region that rests between its runs; assign them to names of the DAG file, one by one."""
+
+    interval: DAG
+    reset: DAG
+
+    @property
+    def run(self) -> KcrIntervalOperator:
+        """The task of an interval.
+
+        What builds on its checkpoint comes after it, and takes the checkpoint from it.
+        """
+        task = self.interval.get_task("run")
+        if not isinstance(task, KcrIntervalOperator):
+            raise TypeError(f"the task `run` of {self.interval.dag_id} was replaced by a {type(task).__name__}")
+        return task
+
+
+@overload
+def region_dags(
     spec: RegionSpec,
     *,
+    mode: Literal["resident"] = "resident",
     start_date: datetime,
     schedule: str | timedelta | Timetable | None = None,
     applications: Sequence[Application] | None = None,
@@ -85,28 +109,69 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
     second_person: bool = False,
     dag_args: Mapping[str, object] | None = None,
     dag_args_of: Mapping[DagName, Mapping[str, object]] | None = None,
-) -> RegionDags:
-    """Return the three standard DAGs of a region: `REGION_consumers`, `REGION_checkpoint` and `REGION_reset`.
+) -> RegionDags: ...
+
+
+@overload
+def region_dags(
+    spec: RegionSpec,
+    *,
+    mode: Literal["interval"],
+    start_date: datetime,
+    schedule: str | timedelta | Timetable | None = None,
+    kcr_conn_id: str = "kcr_default",
+    consume: Mapping[str, object] | None = None,
+    default_args: Mapping[str, object] | None = None,
+    consent_upsert: bool = False,
+    second_person: bool = False,
+    dag_args: Mapping[str, object] | None = None,
+    dag_args_of: Mapping[DagName, Mapping[str, object]] | None = None,
+) -> IntervalDags: ...
+
+
+def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAGs' author may make
+    spec: RegionSpec,
+    *,
+    mode: Literal["resident", "interval"] = "resident",
+    start_date: datetime,
+    schedule: str | timedelta | Timetable | None = None,
+    applications: Sequence[Application] | None = None,
+    kcr_conn_id: str = "kcr_default",
+    consume: Mapping[str, object] | None = None,
+    default_args: Mapping[str, object] | None = None,
+    consent_upsert: bool = False,
+    second_person: bool = False,
+    dag_args: Mapping[str, object] | None = None,
+    dag_args_of: Mapping[DagName, Mapping[str, object]] | None = None,
+) -> RegionDags | IntervalDags:
+    """Return the standard DAGs of a region.
+
+    They are `REGION_consumers`, `REGION_checkpoint` and `REGION_reset`, or for intervals `REGION_interval` and
+    `REGION_reset`.
 
     Args:
-        spec: of the region; the consumers' first task applies it.
+        spec: of the region; the first task of the consumers, or of each interval, applies it.
+        mode: `resident`: members run until the region stops, and records are processed as they come. `interval`: each
+            run starts them for its data interval, and leaves nothing running.
         start_date: from when on there are checkpoints, with zone. The first data interval begins at the first scheduled
             instant at or after it.
-        schedule: of the checkpoint DAG, to show it in the DAG file: a cron expression (on the clock
-            of `checkpoint.timezone`), a time between two checkpoints, or one of the timetables that make data
+        schedule: of the checkpoints, to show it in the DAG file: a cron expression (on the clock of
+            `checkpoint.timezone`), a time between two checkpoints, or one of the timetables that make data
             intervals. Absent: that of the spec. A region without a schedule of its own is checkpointed by the DAG
             alone.
-        applications: which members share a Spark application; absent: each has its own.
+        applications: which members share a Spark application; absent: each has its own. Runs of intervals have one for
+            all.
         kcr_conn_id: the connection to the region store.
-        consume: further arguments of `KcrConsumeOperator`, such as `conn_id`, `conf` and `jars`.
-        default_args: of all three DAGs; without `retries`, a task is tried again five times, half a minute later. The
+        consume: further arguments of `KcrConsumeOperator`, or `KcrIntervalOperator`, such as `conn_id`, `conf` and
+            `jars`.
+        default_args: of all DAGs; without `retries`, a task is tried again five times, half a minute later. The
             tasks that ask a person are tried again at once, whatever it says: the question was lost by Airflow.
         consent_upsert: what the form of the reset has for that consent: a reset may go back although tables of sinks
             of mode `upsert` can't be restored. The approval shows which.
         second_person: whether who approves a reset must be another user than who asked for it.
-        dag_args: further arguments of all three DAGs, such as `access_control`, `tags`, `doc_md`, `params` and
+        dag_args: further arguments of all DAGs, such as `access_control`, `tags`, `doc_md`, `params` and
             callbacks; tags and params come beside their own.
-        dag_args_of: the same for single ones, by `consumers`, `checkpoint` and `reset`; they win.
+        dag_args_of: the same for single ones, by `consumers`, `checkpoint`, `interval` and `reset`; they win.
 
     Raises:
         ConfigurationError: the DAG's schedule contradicts the region's, `start_date` has no zone, a member is in no
@@ -116,79 +181,136 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
     if start_date.utcoffset() is None:
         raise ConfigurationError(f"start_date is {start_date.isoformat()}, which has no time zone; give it one")
     instants = _instants(spec, schedule, start_date)
-    hosted = _checked(spec, applications)
-    # A member that is being started again is missing for a while, and a store or broker may be away.
-    args = {"retries": 5, "retry_delay": timedelta(seconds=30), **(default_args or {})}
-    name = spec.region
-    further = _FurtherArguments(dag_args or {}, dag_args_of or {}, tags=("kcr", name))
-    with further.dag(
-        "consumers",
-        dag_id=f"{name}_consumers",
-        description=f"The consumers of the region {name}: they run until it stops",
-        schedule="@once",
+    made = _Made(
+        spec=spec,
         start_date=start_date,
-        max_active_runs=1,
-        # Each application holds its task as long as it runs.
-        max_active_tasks=max(16, len(hosted) + 1),
-        default_args=args,
-    ) as consumers:
-        apply = KcrApplyRegionOperator(task_id="apply", spec=spec, kcr_conn_id=kcr_conn_id)
-        apply >> _consume(name, hosted, {"kcr_conn_id": kcr_conn_id, **(consume or {})})
-    with further.dag(
-        "checkpoint",
-        dag_id=f"{name}_checkpoint",
-        description=f"One checkpoint of the region {name} for each data interval",
-        schedule=_timetable(instants),
-        start_date=_aligned(instants, start_date),
-        # One run for every boundary, also after an outage; never two at once, and never depends_on_past: clearing a
-        # failed run would then wait for itself.
-        catchup=True,
-        max_active_runs=1,
-        default_args=args,
-    ) as checkpoint:
-        (
-            KcrValidateGroupOperator(task_id="validate", region=name, kcr_conn_id=kcr_conn_id)
-            >> KcrDrainOperator(task_id="drain", region=name, kcr_conn_id=kcr_conn_id)
-            >> KcrCommitCheckpointOperator(task_id="commit", region=name, kcr_conn_id=kcr_conn_id)
-        )
-    with further.dag(
-        "reset",
-        dag_id=f"{name}_reset",
-        description=f"Resets the region {name}, to where its form says, after a person has seen the plan",
-        schedule=None,
-        start_date=start_date,
-        max_active_runs=1,
-        default_args=args,
-        params=reset_params([group.group_id for group in spec.groups], consent_upsert=consent_upsert),
-    ) as reset:
-        asked = reset.param
-        (
-            KcrChooseCheckpointOperator(
-                task_id="choose",
-                region=name,
-                kcr_conn_id=kcr_conn_id,
-                target=asked("target"),
-                value=asked("value"),
-                reason=asked("reason"),
+        scheduled={
+            "schedule": _timetable(instants),
+            "start_date": _aligned(instants, start_date),
+            # One run for every boundary, also after an outage; never two at once, and never depends_on_past: clearing a
+            # failed run would then wait for itself.
+            "catchup": True,
+            "max_active_runs": 1,
+        },
+        kcr_conn_id=kcr_conn_id,
+        # A member that is being started again is missing for a while, and a store or broker may be away.
+        args={"retries": 5, "retry_delay": timedelta(seconds=30), **(default_args or {})},
+        further=_FurtherArguments(dag_args or {}, dag_args_of or {}, tags=("kcr", spec.region)),
+    )
+    started = {"kcr_conn_id": kcr_conn_id, **(consume or {})}
+    reset = partial(made.reset, consent_upsert=consent_upsert, second_person=second_person)
+    match mode:
+        case "resident":
+            hosted = _checked(spec, applications)
+            return RegionDags(made.consumers(hosted, started), made.checkpoint(), reset())
+        case "interval":
+            if applications is not None:
+                raise ConfigurationError("applications: a run of an interval has one for all members; leave it out")
+            return IntervalDags(made.interval(started), reset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """Makes the DAGs of one region, each from what all of them share."""
+
+    spec: RegionSpec
+    start_date: datetime
+    scheduled: Mapping[str, Any]
+    """What makes a DAG one of the region's data intervals."""
+
+    kcr_conn_id: str
+    args: Mapping[str, Any]
+    further: _FurtherArguments
+
+    def consumers(self, hosted: Sequence[Application], started: Mapping[str, object]) -> DAG:
+        """Return the DAG whose tasks are the applications."""
+        name = self.spec.region
+        with self.further.dag(
+            "consumers",
+            dag_id=f"{name}_consumers",
+            description=f"The consumers of the region {name}: they run until it stops",
+            schedule="@once",
+            start_date=self.start_date,
+            max_active_runs=1,
+            # Each application holds its task as long as it runs.
+            max_active_tasks=max(16, len(hosted) + 1),
+            default_args=self.args,
+        ) as dag:
+            apply = KcrApplyRegionOperator(task_id="apply", spec=self.spec, kcr_conn_id=self.kcr_conn_id)
+            apply >> _consume(name, hosted, started)
+        return dag
+
+    def checkpoint(self) -> DAG:
+        """Return the DAG of the checkpoints."""
+        name, conn = self.spec.region, self.kcr_conn_id
+        with self.further.dag(
+            "checkpoint",
+            dag_id=f"{name}_checkpoint",
+            description=f"One checkpoint of the region {name} for each data interval",
+            default_args=self.args,
+            **self.scheduled,
+        ) as dag:
+            (
+                KcrValidateGroupOperator(task_id="validate", region=name, kcr_conn_id=conn)
+                >> KcrDrainOperator(task_id="drain", region=name, kcr_conn_id=conn)
+                >> KcrCommitCheckpointOperator(task_id="commit", region=name, kcr_conn_id=conn)
             )
-            >> KcrPlanResetOperator(
-                task_id="plan",
-                region=name,
-                kcr_conn_id=kcr_conn_id,
-                groups=asked("groups"),
-                topics=asked("topics"),
-                skip=asked("skip"),
-                forward=asked("forward"),
-                allow_partial=asked("allow_partial"),
-                forced=asked("force"),
-                consent_upsert=asked("consent_upsert"),
+        return dag
+
+    def interval(self, started: Mapping[str, Any]) -> DAG:
+        """Return the DAG whose runs process an interval each."""
+        name = self.spec.region
+        with self.further.dag(
+            "interval",
+            dag_id=f"{name}_interval",
+            description=f"The records of the region {name}, one data interval after the other",
+            default_args=self.args,
+            **self.scheduled,
+        ) as dag:
+            KcrIntervalOperator(task_id="run", spec=self.spec, **started)
+        return dag
+
+    def reset(self, *, consent_upsert: bool, second_person: bool) -> DAG:
+        """Return the DAG of a person's reset."""
+        name, conn = self.spec.region, self.kcr_conn_id
+        with self.further.dag(
+            "reset",
+            dag_id=f"{name}_reset",
+            description=f"Resets the region {name}, to where its form says, after a person has seen the plan",
+            schedule=None,
+            start_date=self.start_date,
+            max_active_runs=1,
+            default_args=self.args,
+            params=reset_params([group.group_id for group in self.spec.groups], consent_upsert=consent_upsert),
+        ) as dag:
+            asked = dag.param
+            (
+                KcrChooseCheckpointOperator(
+                    task_id="choose",
+                    region=name,
+                    kcr_conn_id=conn,
+                    target=asked("target"),
+                    value=asked("value"),
+                    reason=asked("reason"),
+                )
+                >> KcrPlanResetOperator(
+                    task_id="plan",
+                    region=name,
+                    kcr_conn_id=conn,
+                    groups=asked("groups"),
+                    topics=asked("topics"),
+                    skip=asked("skip"),
+                    forward=asked("forward"),
+                    allow_partial=asked("allow_partial"),
+                    forced=asked("force"),
+                    consent_upsert=asked("consent_upsert"),
+                )
+                >> KcrApproveResetOperator(
+                    task_id="approve", region=name, kcr_conn_id=conn, second_person=second_person
+                )
+                >> KcrApplyResetOperator(task_id="apply", region=name, kcr_conn_id=conn)
             )
-            >> KcrApproveResetOperator(
-                task_id="approve", region=name, kcr_conn_id=kcr_conn_id, second_person=second_person
-            )
-            >> KcrApplyResetOperator(task_id="apply", region=name, kcr_conn_id=kcr_conn_id)
-        )
-    return RegionDags(consumers, checkpoint, reset)
+        return dag
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
 
         The driver has nothing of this process's environment there; what it must know of its task is an argument.
         """
-        self._application_args = [*(self._application_args or ()), "--until-request", self._environment[REQUEST_ID]]
+        if last_request := self._environment[REQUEST_ID]:
+            self._application_args = [*(self._application_args or ()), "--until-request", last_request]
         master = self._connection["master"]
         if self._is_yarn:
             # A driver checks everything and may wait for a predecessor's lease before it starts Spark; by default its

@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_kcr.errors import ConfigurationError, GroupNotEmpty, KcrError
+from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.goals import CheckpointCommitted, RequestPublished
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.assets import region_asset
-from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, RegionOperator, WaitingOperator, sequence_of
-from airflow_kcr.operators.intervals import require_fit
-from airflow_kcr.protocol.values import CheckpointNumber, checked_instant, format_instant, parse_instant
+from airflow_kcr.operators.events import document, outlets_of, settled
+from airflow_kcr.operators.intervals import boundary_of, remarks
+from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.settings import secrets_in
 from airflow_kcr.triggers.payloads import TriggerAnswer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kcr.api import CheckpointView, Region
+    from airflow_kcr.api import Region
     from airflow_kcr.protocol.region.rows import Checkpoint
 
 
@@ -67,7 +66,7 @@ class KcrDrainOperator(WaitingOperator):
             RegionInState, CheckpointRefused: the region can't be checkpointed as asked.
         """
         asked = region.request_checkpoint(
-            self._boundary(context, region),
+            boundary_of(context, region.spec(), self.until),
             request_id=kcr.request_id(context),
             allow_inexact=self.allow_inexact,
         )
@@ -101,50 +100,10 @@ class KcrDrainOperator(WaitingOperator):
         return self._returned(context, row, previous)
 
     def _returned(self, context: Context, row: Checkpoint, previous: Checkpoint | None) -> dict[str, Any]:
-        for remark in self._remarks(context, row, previous):
+        for remark in remarks(None if self.until is not None else kcr.interval_of(context), row, previous):
             self.log.warning("%s", remark)
         self.log.info("Checkpoint %d of region %s, timeline %d, is published", row.sequence, self.region, row.timeline)
-        return _document(self.region, row)
-
-    def _boundary(self, context: Context, region: Region) -> datetime | None:
-        if isinstance(self.until, datetime):
-            return checked_instant(self.until)
-        if self.until is not None:
-            return parse_instant(str(self.until))
-        interval = kcr.interval_of(context)
-        if interval is None:
-            return None
-        start, end = (checked_instant(moment) for moment in interval)
-        require_fit(region.spec(), start, end)
-        return end
-
-    def _remarks(self, context: Context, row: Checkpoint, previous: Checkpoint | None) -> list[str]:
-        """Return how the checkpoint's records differ from the interval's, in sentences; none: they are the same."""
-        found = [f"{partition}: {why}" for partition, why in sorted(row.inexact.items())]
-        interval = None if self.until is not None else kcr.interval_of(context)
-        if interval is None:
-            return found
-        start, end = (checked_instant(moment) for moment in interval)
-        if row.boundary is not None and row.boundary > end:
-            found.append(
-                f"no checkpoint was made at {format_instant(end)}, the end of the run's interval: the first one "
-                "beyond it, of "
-                f"{format_instant(row.boundary)}, answers, and holds the records of all intervals up to there"
-            )
-        if previous is None:
-            found.append(f"it is the region's first checkpoint: it holds all records before {format_instant(end)}")
-        elif previous.boundary is None:
-            found.append(
-                f"checkpoint {previous.sequence} before it has no boundary: the interval's records up to there are in "
-                "that one"
-            )
-        elif previous.boundary < start:
-            found.append(
-                f"no checkpoint was made at {format_instant(start)}, the begin of the run's interval: this one holds "
-                "the "
-                f"records since {format_instant(previous.boundary)}"
-            )
-        return found
+        return document(self.region, row)
 
 
 class KcrCommitCheckpointOperator(WaitingOperator):
@@ -178,9 +137,7 @@ class KcrCommitCheckpointOperator(WaitingOperator):
         outlets: Any = None,  # noqa: ANN401 (Airflow's own)
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        own = [region_asset(region)] if _is_known(region) else []
-        given = [] if outlets is None else list(outlets) if isinstance(outlets, list | tuple) else [outlets]
-        super().__init__(region=region, outlets=[*given, *own], **kwargs)
+        super().__init__(region=region, outlets=outlets_of(region, outlets), **kwargs)
         self.checkpoint = checkpoint
 
     def ask(self, context: Context, region: Region) -> CheckpointCommitted:
@@ -194,74 +151,7 @@ class KcrCommitCheckpointOperator(WaitingOperator):
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Repair Kafka's side if that is needed, emit the event, and return the checkpoint as the drain does."""
-        from airflow_kcr.protocol.region.rows import Committed
-
-        view = region.checkpoints.show(sequence_of(self.checkpoint, context, region))
-        if view.checkpoint.committed is Committed.NO:
-            view = self._repaired(region, view)
-        row = view.checkpoint
-        self.log.info(
-            "Checkpoint %d of region %s is published; committed: %s", row.sequence, self.region, row.committed
-        )
-        if row.committed is Committed.SUPERSEDED:
-            self.log.info("Kafka holds, or is being told, the offsets of a later checkpoint or of a reset")
-        self._emit(context, region.region_id(), view)
-        return _document(self.region, row)
-
-    def _repaired(self, region: Region, view: CheckpointView) -> CheckpointView:
-        """Return the checkpoint after committing its offsets to Kafka from here, if it is the restore point."""
-        row = view.checkpoint
-        if region.show().restore_point != row.sequence:
-            self.log.info("Kafka was never told of checkpoint %d; it is not the restore point any more", row.sequence)
-            return view
-        self.log.warning("Kafka does not hold checkpoint %d, the restore point; telling it from here", row.sequence)
-        try:
-            return region.checkpoints.repair(row.sequence)
-        except GroupNotEmpty as error:
-            # No refusal for good: members are there, and it is they who commit.
-            raise KcrError(
-                f"Kafka does not hold checkpoint {row.sequence} of region {self.region}, and can't be told from "
-                f"outside: {error.message}. Its members commit by themselves, at the latest with the next checkpoint"
-            ) from error
-
-    def _emit(self, context: Context, region_id: str, view: CheckpointView) -> None:
-        row, asset = view.checkpoint, region_asset(self.region)
-        published = PublishedCheckpoint(
-            region=self.region,
-            region_id=region_id,
-            timeline=int(row.timeline),
-            sequence=int(row.sequence),
-            boundary=None if row.boundary is None else format_instant(row.boundary),
-            digest=row.digest,
-        )
-        # The author's outlets, and at most this one. Airflow emits an event of each when the task has succeeded, and
-        # asks for them only then: the asset of a name that was a template is among them too.
-        self.outlets = [one for one in self.outlets if one != asset]
-        first, asked = next(iter(view.runs), None), kcr.requester(context)
-        runs = {(one.dag_id, one.run_id) for one in view.runs}
-        if first is not None and (asked.dag_id, asked.run_id) in runs - {(first.dag_id, first.run_id)}:
-            self.log.info("Its event is that of run %s of DAG %s, which asked first", first.run_id, first.dag_id)
-            return
-        self.outlets = [*self.outlets, asset]
-        event = context["outlet_events"][asset]
-        event.extra = dict(published.to_json())
-        event.add_partitions(published.partition_key)
-
-
-def _document(region: str, row: Checkpoint) -> dict[str, Any]:
-    """What drain and commit return of a checkpoint."""
-    return {
-        "region": region,
-        "timeline": int(row.timeline),
-        "sequence": int(row.sequence),
-        "boundary": None if row.boundary is None else format_instant(row.boundary),
-        "inexact": bool(row.inexact),
-    }
-
-
-def _is_known(region: object) -> bool:
-    """Whether a region's name is one, and no template that becomes one."""
-    return isinstance(region, str) and "{" not in region
+        return settled(self, context, region, sequence_of(self.checkpoint, context, region))
 
 
 class KcrPinCheckpointOperator(CheckpointOperator):

@@ -3,83 +3,35 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import conf
 
-import airflow_kcr
-from airflow_kcr.driver.task import DRAIN_WITHIN, RunningApplication, Task
+from airflow_kcr.driver.task import DRAIN_WITHIN, Task
 from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
 from airflow_kcr.goals import MembersEnded
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
-from airflow_kcr.hooks.links import SparkUiLink
-from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
+from airflow_kcr.hooks.kcr import translated
+from airflow_kcr.operators.application import APPLICATION, FOR_EVER, ApplicationOperator
 from airflow_kcr.protocol.values import GroupId, region_name
-from airflow_kcr.settings import is_secret, secrets_in
-from airflow_kcr.spark.reads import REFUSED_BY_NAME
-from airflow_kcr.spark.session import CONNECTOR
 from airflow_kcr.triggers.payloads import TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.spec import RegionSpec
-
-APPLICATION: Final = "kcr_application"
-"""The XCom that holds the application: Spark's id, host, process and the incarnations of its members."""
 
 INTENT_WITHIN: Final = 3.0
 """Seconds that `on_kill` takes at most; five after it, Airflow kills the task's process."""
 
-_OURS: Final = ("application", "application_args", "name", "java_class", "durable", "reconnect_on_retry")
-_OPTIONS: Final[Mapping[str, str]] = {
-    **{
-        name: name
-        for name in (
-            *("conf", "files", "py_files", "driver_class_path", "jars", "packages", "exclude_packages", "keytab"),
-            *("principal", "proxy_user", "name", "application_args", "env_vars", "properties_file"),
-            "post_submit_commands",
-        )
-    },
-    **{
-        name: f"_{name}"
-        for name in (
-            *("conn_id", "archives", "repositories", "total_executor_cores", "executor_cores", "executor_memory"),
-            *("driver_memory", "num_executors", "status_poll_interval", "verbose", "spark_binary", "yarn_queue"),
-            *("deploy_mode", "use_krb5ccache"),
-        )
-    },
-}
-"""The options of the provider's hook, with the attributes in which its operator keeps them."""
 
-_INSTEAD: Final[Mapping[str, str]] = {
-    "conf": "every user of the machine could read it in spark-submit's command line: write it into Spark's own files "
-    "(spark-defaults.conf), or hand it over in the worker's environment",
-    "env_vars": "YARN and Kubernetes would show it in the command line: keep it in the worker's own environment, or in "
-    "the cluster's secrets",
-    "read_options": REFUSED_BY_NAME,
-}
-"""Where a secret belongs that stands in one of these arguments."""
-
-_OWN_VARIABLES: Final = re.compile(
-    # A variable that Kubernetes takes from one of its secrets is not handed over here.
-    r"^(?!spark\.kubernetes\.driver\.secretKeyRef\.).*(?:KCR_STORE_URL|KCR_KAFKA_|KCR_POSTGRES_)"
-)
-_FOR_EVER: Final = timedelta(days=3650)
-_HALF_AN_HOUR: Final = timedelta(minutes=30)
-
-
-class KcrConsumeOperator(OfRegion, SparkSubmitOperator):
+class KcrConsumeOperator(ApplicationOperator):
     """Hosts members of a region in a Spark application, like `kcr member run`, until the region stops.
 
     One task is one application with one or several members; map the task to have several::
@@ -96,60 +48,18 @@ class KcrConsumeOperator(OfRegion, SparkSubmitOperator):
     cleared or marked, its application drains and ends.
 
     Args:
-        region: the region's name (templated).
         group_id: the consumer group (templated).
         indexes: which of the group's members this application hosts, from 0: a number, a list of them, or text as `0,1`
             (templated).
-        kcr_conn_id: the Airflow connection of the store (templated).
-        conn_id: the Airflow connection of Spark: its host is the master.
-        conf: settings of Spark; they win over all others. A secret in them is refused.
-        connector: Maven coordinate of Spark's Kafka connector, used where `jars` is empty.
-        jars: the connector's jar and those that it needs, by commas, instead of the coordinate.
-        packages: further Maven coordinates, by commas.
-        read_options: options of Spark's Kafka connector, as `kafka.max.poll.records`. A secret in them is refused.
-        program: the path of `airflow_kcr/__main__.py` where the driver runs in the cluster, as
-            `local:///opt/airflow_kcr/__main__.py`; None: the same as here. YARN is sent the file.
-        come_within: in a cluster's deploy mode, how long the first member may take to come; then another try is made.
-        kwargs: as for `SparkSubmitOperator`, but for what this operator says itself.
+        kwargs: as for `ApplicationOperator`; `region`, `kcr_conn_id`, `conn_id` and `conf` among them.
     """
 
-    template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields,
-        *OfRegion.template_fields,
-        *("group_id", "indexes", "connector", "read_options"),
-    )
-    operator_extra_links = (*OfRegion.operator_extra_links, SparkUiLink())
+    template_fields: Sequence[str] = (*ApplicationOperator.template_fields, "group_id", "indexes")
 
-    def __init__(
-        self,
-        *,
-        region: str,
-        group_id: str,
-        indexes: int | str | Sequence[int],
-        kcr_conn_id: str = KcrHook.default_conn_name,
-        connector: str = CONNECTOR,
-        read_options: Mapping[str, str] | None = None,
-        program: str | None = None,
-        come_within: timedelta = _HALF_AN_HOUR,
-        **kwargs: Any,  # noqa: ANN401 (the provider's own)
-    ) -> None:
-        said = sorted(name for name in _OURS if name in kwargs)
-        if said:
-            raise ConfigurationError(f"KcrConsumeOperator says {', '.join(said)} itself; leave it out")
-        # The provider's way to find an application again is not ours: a region knows its members, and a new try takes
-        # them over. What it would store is of a try that is fenced by then.
-        kwargs["durable"] = False
+    def __init__(self, *, group_id: str, indexes: int | str | Sequence[int], **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(**kwargs)
-        self.region = region
         self.group_id = group_id
         self.indexes = indexes
-        self.kcr_conn_id = kcr_conn_id
-        self.connector = connector
-        self.read_options = read_options
-        self.program = program
-        self.come_within = come_within
-        # Already where the DAG is read: a stored DAG and a task's rendered fields show them.
-        self._refuse_secrets()
         self._intent: Intent | None = None
 
     # -- the life of a try ---------------------------------------------------------------------------------------
@@ -176,7 +86,7 @@ class KcrConsumeOperator(OfRegion, SparkSubmitOperator):
             environment = self.hook.environment(spec)
             task = Task.of_this_process(self._request_id(context), _drain_within())
             submission = self._submission(spec, indexes, takeover=context["ti"].try_number > 1)
-            submit = self._prepared(context, submission, {**environment, **task.environment()})
+            submit = self.prepared(context, submission, {**environment, **task.environment()})
             self._intent = Intent(
                 hook=submit,
                 store=environment[STORE_VARIABLE],
@@ -199,19 +109,13 @@ class KcrConsumeOperator(OfRegion, SparkSubmitOperator):
                     group=GroupId(self.group_id),
                     indexes=indexes,
                     before=before,
-                    come_by=self._come_by(),
+                    come_by=self.come_by(),
                     last_request=task.request_id,
                 ),
-                deadline=self.execution_timeout or _FOR_EVER,
+                deadline=self.execution_timeout or FOR_EVER,
             ),
             method_name="resume",
         )
-
-    def _come_by(self) -> datetime:
-        """Return when the first member has to be there, by the store's clock, counted from now."""
-        with self.hook.opened() as store:
-            _, now = store.read(region_name(self.region))
-        return now + self.come_within
 
     def resume(self, context: Context, event: Mapping[str, object]) -> None:
         """Go on after the trigger: the application in the cluster has ended.
@@ -235,22 +139,6 @@ class KcrConsumeOperator(OfRegion, SparkSubmitOperator):
         """Return the name of this try's last checkpoint; another try that is killed needs another checkpoint."""
         return f"{kcr.request_id(context)}/try {context['ti'].try_number}"
 
-    def _refuse_secrets(self) -> None:
-        """Refuse secrets in what gets into the command line, and onto Airflow's page.
-
-        Raises:
-            ConfigurationError: with the names of all of them.
-        """
-        places = {"conf": self.conf, "env_vars": self.env_vars, "read_options": self.read_options}
-        for place, given in places.items():
-            # Templates and other tasks' results are checked when they are rendered.
-            seen = secrets_in({str(k): str(v) for k, v in given.items()}) if isinstance(given, Mapping) else ()
-            if seen:
-                raise ConfigurationError(f"{place} holds what may be a secret: {', '.join(seen)}; {_INSTEAD[place]}")
-        texts = {name: getattr(self, attribute) for name, attribute in _OPTIONS.items() if name not in places}
-        if seen := tuple(name for name, value in texts.items() if isinstance(value, str) and is_secret(value)):
-            raise ConfigurationError(f"{', '.join(seen)} hold what may be a secret; {_INSTEAD['conf']}")
-
     # -- before ---------------------------------------------------------------------------------------------------
 
     def _require_indexes(self, spec: RegionSpec) -> tuple[int, ...]:
@@ -272,45 +160,8 @@ class KcrConsumeOperator(OfRegion, SparkSubmitOperator):
         arguments = ["member", "run", self.region, "--group", self.group_id, "--index", listed]
         if takeover:
             arguments.append("--takeover")
-        for name, value in sorted((self.read_options or {}).items()):
-            arguments += ["--read-option", f"{name}={value}"]
-        self._refuse_secrets()  # again, now that templates are rendered
-        _refuse_addresses(self.conf or {})
-        return Submission(
-            application=self.program or str(Path(airflow_kcr.__file__).with_name("__main__.py")),
-            arguments=tuple(arguments),
-            name=f"kcr {self.region} {self.group_id} {listed}",
-            conf={str(name): str(value) for name, value in (self.conf or {}).items()},
-            jars=_listed(self.jars),
-            connector=self.connector,
-            packages=(*_listed(self.packages), *self._drivers(spec)),
-        )
-
-    def _drivers(self, spec: RegionSpec) -> tuple[str, ...]:
-        """What the sinks need of Spark; where jars are named, they are all that is wanted."""
-        if self.jars:
-            return ()
-        from airflow_kcr.sinks.group import spark_needs
-
-        named = {_library(one) for one in _listed(self.packages)}
-        wanted = spark_needs(spec, GroupId(self.group_id)).packages
-        return tuple(one for one in wanted if _library(one) not in named)
-
-    def _prepared(self, context: Context, submission: Submission, environment: Mapping[str, str]) -> KcrSparkSubmitHook:
-        """Return the hook that starts the application; nothing has been started."""
-        self.application, self.application_args = submission.application, list(submission.arguments)
-        self.name, self.conf = submission.name, dict(submission.conf)
-        self.jars, self.packages = ",".join(submission.jars) or None, ",".join(submission.coordinates) or None
-
-        def heard(application: RunningApplication) -> None:
-            context["ti"].xcom_push(key=APPLICATION, value=asdict(application))
-            if application.ui:
-                SparkUiLink().persist(context, application.ui)
-            members = ", ".join(f"{m} (incarnation {n})" for m, n in sorted(application.members.items()))
-            self.log.info("%s%s", application.label(), f" hosts {members}" if members else "")
-
-        options = {name: getattr(self, attribute) for name, attribute in _OPTIONS.items()}
-        return KcrSparkSubmitHook(environment=environment, heard=heard, **options)
+        name = f"kcr {self.region} {self.group_id} {listed}"
+        return self.submission(spec, [GroupId(self.group_id)], name, *arguments)
 
     # -- after ---------------------------------------------------------------------------------------------------
 
@@ -353,28 +204,8 @@ def indexes_of(given: int | str | Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _listed(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
-
-
-def _library(coordinate: str) -> str:
-    """Return what a coordinate is a build of: `io.delta:delta-spark` of `io.delta:delta-spark_4.2_2.13:4.4.0`."""
-    group, artifact, *_ = coordinate.split(":")
-    return f"{group}:{artifact.partition('_')[0]}"
-
-
 def _drain_within() -> timedelta:
     return timedelta(seconds=conf.getfloat("kcr", "task_gone_drain", fallback=DRAIN_WITHIN.total_seconds()))
-
-
-def _refuse_addresses(given: Mapping[str, object]) -> None:
-    """Refuse settings of Spark that hand the store's address, or Kafka's settings, to a driver in the cluster."""
-    seen = sorted(str(name) for name in given if _OWN_VARIABLES.search(str(name)))
-    if seen:
-        raise ConfigurationError(
-            f"conf holds {', '.join(seen)}: Spark's page and the command line would show it; give it to "
-            "the driver by the cluster's own secrets"
-        )
 
 
 # The last word of a task that is killed: its application is to drain and end.

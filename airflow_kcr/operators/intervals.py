@@ -10,13 +10,97 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.values import format_duration, format_instant
+from airflow_kcr.hooks import kcr
+from airflow_kcr.protocol.values import checked_instant, format_duration, format_instant, parse_instant
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kcr.protocol.region.rows import Checkpoint
     from airflow_kcr.spec import RegionSpec
     from airflow_kcr.spec.model import CheckpointSpec
 
 _TICK: Final = timedelta.resolution
+
+
+def boundary_of(context: Context, spec: RegionSpec, until: datetime | str | None) -> datetime | None:
+    """Return up to where a run's checkpoint goes: an instant that is given, else its data interval's end; None: now.
+
+    Args:
+        context: the task's.
+        spec: the region's, whose schedule the interval has to fit.
+        until: what is given, an instant with a zone.
+
+    Raises:
+        ConfigurationError: the interval is of no length, or does not fit the region's schedule; `until` is no instant.
+    """
+    if until is not None:
+        return checked_instant(until) if isinstance(until, datetime) else parse_instant(str(until))
+    interval = interval_of(context, spec)
+    if interval is None:
+        return None
+    require_fit(spec, *interval)
+    return interval[1]
+
+
+def interval_of(context: Context, spec: RegionSpec) -> tuple[datetime, datetime] | None:
+    """Return a run's data interval, or what its partition date begins: a period of the region; None: it has neither.
+
+    Args:
+        context: the task's.
+        spec: the region's.
+
+    Raises:
+        ConfigurationError: the interval is of no length, or the region has no schedule that says how long a partition
+            is.
+    """
+    interval = kcr.interval_of(context)
+    if interval is not None:
+        start, end = (checked_instant(moment) for moment in interval)
+        return start, end
+    date = context["dag_run"].partition_date
+    if date is None:
+        return None
+    if spec.checkpoint.schedule is None:
+        raise ConfigurationError(
+            f"the run is of the partition {format_instant(checked_instant(date))}, and region {spec.region} has no "
+            "schedule that says where it ends: write checkpoint.cron or checkpoint.every into the spec"
+        )
+    return checked_instant(date), spec.checkpoint.schedule.after(checked_instant(date))
+
+
+def remarks(interval: tuple[datetime, datetime] | None, row: Checkpoint, previous: Checkpoint | None) -> list[str]:
+    """Return how a checkpoint's records differ from those of an interval, in sentences; none: they are the same.
+
+    Args:
+        interval: of the run; None: it has none, or another boundary was given.
+        row: the checkpoint.
+        previous: the current one before it; None: there is none.
+    """
+    found = [f"{partition}: {why}" for partition, why in sorted(row.inexact.items())]
+    if interval is None:
+        return found
+    start, end = (checked_instant(moment) for moment in interval)
+    if row.boundary is not None and row.boundary > end:
+        found.append(
+            f"no checkpoint was made at {format_instant(end)}, the end of the run's interval: the first one "
+            "beyond it, of "
+            f"{format_instant(row.boundary)}, answers, and holds the records of all intervals up to there"
+        )
+    if previous is None:
+        found.append(f"it is the region's first checkpoint: it holds all records before {format_instant(end)}")
+    elif previous.boundary is None:
+        found.append(
+            f"checkpoint {previous.sequence} before it has no boundary: the interval's records up to there are in "
+            "that one"
+        )
+    elif previous.boundary < start:
+        found.append(
+            f"no checkpoint was made at {format_instant(start)}, the begin of the run's interval: this one holds "
+            "the "
+            f"records since {format_instant(previous.boundary)}"
+        )
+    return found
 
 
 def require_fit(spec: RegionSpec, start: datetime, end: datetime) -> None:

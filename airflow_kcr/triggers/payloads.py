@@ -53,6 +53,7 @@ _Known: TypeAlias = (
     | goals.RegionReaches
     | goals.ResetFinished
     | goals.MembersEnded
+    | goals.RunEnded
     | Progresses
     | MembershipHealthy
     | LagBelow

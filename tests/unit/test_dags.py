@@ -148,17 +148,25 @@ def test_the_checkpoint_can_be_built_upon() -> None:
     assert dags.committed is dags.checkpoint.get_task("commit")
 
 
+def test_a_region_that_rests_between_its_runs_has_one_dag_for_them_with_one_task() -> None:
+    dags = region_dags(spec(), mode="interval", start_date=START, consume={"conf": {"a": "b"}}, second_person=True)
+    assert [dag.dag_id for dag in dags] == ["tills_interval", "tills_reset"]
+    assert list(dags.interval.task_dict) == ["run"]
+    assert (dags.run.region, dags.run.conf) == ("tills", {"a": "b"})
+    assert (dags.interval.catchup, dags.interval.max_active_runs) == (True, 1)
+    assert isinstance(dags.interval.timetable, DeltaDataIntervalTimetable)
+    assert getattr(dags.reset.get_task("approve"), "second_person", None)
+    with pytest.raises(ConfigurationError, match="applications: a run of an interval has one for all members"):
+        region_dags(spec(), mode="interval", start_date=START, applications=one_each(spec()))  # type: ignore[call-overload]
+
+
 def test_the_dag_of_the_readme_is_a_whole_file() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     [code] = [code for code in re.findall(r"^```python run\n(.+?)^```$", readme, re.M | re.S) if "region_dags" in code]
     found: dict[str, object] = {}
     exec(code, found)
-    dags = [found[name] for name in ("consumers", "checkpoint", "reset")]
-    assert [getattr(dag, "dag_id", None) for dag in dags] == [
-        "minimal_consumers",
-        "minimal_checkpoint",
-        "minimal_reset",
-    ]
+    dags = [found[name] for name in ("interval", "reset")]
+    assert [getattr(dag, "dag_id", None) for dag in dags] == ["minimal_interval", "minimal_reset"]
 
 
 def test_every_task_asks_the_store_that_was_named_and_says_so_in_its_link() -> None:
@@ -229,7 +237,7 @@ def test_further_arguments_of_the_dags_come_beside_their_own() -> None:
         ({"dag_args": {"catchup": False}}, "catchup of tills_consumers"),
         ({"dag_args": {"no_such": 1}}, "tills_consumers: .*no_such"),
         ({"dag_args": {"tags": "kcr"}}, "tags is a list of texts"),
-        ({"dag_args_of": {"resets": {}}}, "there is no DAG resets; use consumers, checkpoint, reset"),
+        ({"dag_args_of": {"resets": {}}}, "there is no DAG resets; use consumers, checkpoint, interval, reset"),
         ({"dag_args_of": {"reset": {"params": {"target": 1}}}}, r"params\.target of tills_reset"),
         ({"dag_args_of": {"reset": {"params": ["target"]}}}, "params is a mapping"),
     ],

@@ -9,8 +9,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 
 from airflow_kcr.api import Region
 from airflow_kcr.errors import TimedOut
+from airflow_kcr.hooks.kcr import interval_of
 from airflow_kcr.operators import base
 from airflow_kcr.operators.checkpoint import KcrDrainOperator
+from airflow_kcr.operators.intervals import remarks
 from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -82,11 +84,11 @@ def resumed(waiting: TaskDeferred, run: Run, event: Json = REACHED, **changed: A
     return answer
 
 
-def remarks(driver: Driver, run: Run) -> list[str]:
+def said_of(driver: Driver, run: Run) -> list[str]:
     """What the task's log says of a run's checkpoint."""
     row, previous = Region(driver.name, driver.store).answered(run.request_id)
     assert row is not None
-    return operator()._remarks(run.context, row, previous)
+    return remarks(interval_of(run.context), row, previous)
 
 
 def at_boundary(driver: Driver, boundary: datetime, offset: int) -> None:
@@ -232,10 +234,10 @@ def test_an_earlier_run_that_asks_when_a_later_one_is_served_shares_its_checkpoi
     waiting = {run: deferred(run) for run in (later, earlier)}
     at_boundary(driver, last, 20)
     assert resumed(waiting[earlier], earlier) == resumed(waiting[later], later)
-    said = remarks(driver, earlier)
+    said = said_of(driver, earlier)
     assert f"no checkpoint was made at {text(last - FIVE)}" in said[0]
     assert f"of {text(last)}" in said[0]
-    assert remarks(driver, later) == [f"it is the region's first checkpoint: it holds all records before {text(last)}"]
+    assert said_of(driver, later) == [f"it is the region's first checkpoint: it holds all records before {text(last)}"]
 
 
 def test_a_skipped_run_leaves_its_records_to_the_next_one_which_says_so(start: Start) -> None:
@@ -249,7 +251,7 @@ def test_a_skipped_run_leaves_its_records_to_the_next_one_which_says_so(start: S
     at_boundary(driver, last, 30)
     sequence = resumed(waiting, third)["sequence"]
     assert set(driver.region.offsets[sequence].values()) == {30}
-    assert remarks(driver, third) == [
+    assert said_of(driver, third) == [
         f"no checkpoint was made at {text(last - FIVE)}, the begin of the run's interval: this one holds the "
         "records since "
         f"{text(last - 2 * FIVE)}"
@@ -265,7 +267,7 @@ def test_a_checkpoint_that_somebody_made_in_between_holds_the_first_records_of_t
     waiting = deferred(run)
     at_boundary(driver, last, 10)
     resumed(waiting, run)
-    assert remarks(driver, run) == [
+    assert said_of(driver, run) == [
         f"checkpoint {between} before it has no boundary: the interval's records up to there are in that one"
     ]
 
@@ -277,7 +279,7 @@ def test_a_checkpoint_that_holds_just_the_interval_needs_no_remark(start: Start)
         waiting = deferred(Run(boundary))
         at_boundary(driver, boundary, 10 * number)
         resumed(waiting, Run(boundary))
-    assert remarks(driver, Run(last)) == []
+    assert said_of(driver, Run(last)) == []
 
 
 def test_a_run_without_an_interval_checkpoints_where_the_members_are(start: Start) -> None:

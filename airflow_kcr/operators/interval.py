@@ -1,0 +1,160 @@
+"""One interval of a region that rests between its runs, in one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_kcr.driver.task import Task
+from airflow_kcr.errors import CheckpointRefused, ConfigurationError
+from airflow_kcr.goals import RunEnded
+from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks.kcr import translated
+from airflow_kcr.operators.application import APPLICATION, FOR_EVER, ApplicationOperator
+from airflow_kcr.operators.events import outlets_of, settled
+from airflow_kcr.operators.intervals import boundary_of, interval_of, remarks
+from airflow_kcr.operators.region import read_spec
+from airflow_kcr.protocol.values import GroupId, RequestId, format_instant
+from airflow_kcr.triggers.payloads import TriggerAnswer
+from airflow_kcr.triggers.waits import RegionTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kcr.api import Region
+    from airflow_kcr.spec import RegionSpec
+
+
+class KcrIntervalOperator(ApplicationOperator):
+    """Processes the records of the run's data interval, like `kcr run`, and leaves nothing running.
+
+    The task starts one Spark application with all members of the region, waits until they have processed, checkpointed
+    and committed the interval, and emits the region's event, one of the asset `kcr://REGION` with the partition key
+    `TIMELINE.SEQUENCE`. If the interval has no record, Spark isn't started. A run without an interval (manual, or
+    triggered by an asset) takes what the topics have now.
+
+    The run's checkpoint is named after run and task: another try goes on where the last one ended, and a task that is
+    cleared finds its checkpoint again, unless a reset has undone it. A region that runs by itself is refused, and so is
+    a run beside another one: give the DAG `max_active_runs=1`.
+
+    If the task is killed, its application ends. In a cluster's deploy mode it goes on, and the next try takes its
+    members over, or finds the checkpoint.
+
+    Args:
+        region: the region's name (templated); or
+        spec: its spec, as `KcrApplyRegionOperator` takes it: each run applies it first.
+        until: the end of what is processed instead of the interval's (templated), an instant with a zone. It is not
+            compared with the region's schedule.
+        allow_inexact: checkpoint even where a partition is past that instant; the result has `inexact`.
+        outlets: beside the region's asset.
+        kwargs: as for `ApplicationOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
+
+    Raises:
+        InvalidIdentifier: the region's name is none.
+        SpecError: the spec has contradictions, all of them named.
+        ConfigurationError: both region and spec are given, or none.
+    """
+
+    template_fields: Sequence[str] = (*ApplicationOperator.template_fields, "until")
+
+    def __init__(
+        self,
+        *,
+        region: str = "",
+        spec: RegionSpec | Mapping[str, object] | str | Path | None = None,
+        until: datetime | str | None = None,
+        allow_inexact: bool = False,
+        outlets: Any = None,  # noqa: ANN401 (Airflow's own)
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        if bool(region) == (spec is not None):
+            raise ConfigurationError("KcrIntervalOperator takes region or spec, one of the two")
+        found = None if spec is None else read_spec(spec)
+        name = region if found is None else found.region
+        super().__init__(region=name, outlets=outlets_of(name, outlets), **kwargs)
+        self.spec = found
+        self.until = until
+        self.allow_inexact = allow_inexact
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # the provider's returns nothing
+        """Carry the run out, and return its checkpoint: region, timeline, sequence, boundary, whether it is inexact.
+
+        Args:
+            context: the task's.
+
+        Raises:
+            AirflowFailException: a retry can't help: something is configured wrongly, or the region refuses.
+            AirflowException: it may: the application was ended, or it failed.
+        """
+        request_id = kcr.request_id(context)
+        with self.lent(context) as region:
+            if self.spec is not None:
+                applied = region.apply(self.spec)
+                self.log.info("Region %s is %s", applied.region, applied.change)
+            spec = region.spec()
+            until = boundary_of(context, spec, self.until)
+            if region.complete_at_rest(until, request_id=request_id, allow_inexact=self.allow_inexact):
+                return self._returned(context, region)
+            before = {str(one.member): one.incarnation for group in region.show().groups for one in group.members}
+        with translated():
+            # When the task is gone, the application leaves: the next try goes on from what was processed.
+            task = Task.of_this_process("", timedelta(0))
+            environment = {**self.hook.environment(spec), **task.environment()}
+            groups = [GroupId(group.group_id) for group in spec.groups]
+            arguments = self._arguments(context, until)
+            submission = self.submission(spec, groups, f"kcr run {self.region}", *arguments)
+            submit = self.prepared(context, submission, environment)
+            submit.run(self.application)
+        if not submit.is_cluster:
+            with self.lent(context) as region:
+                return self._returned(context, region)
+        if submit.application is None:
+            context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
+        self.log.info("the cluster has taken the application %s", submit.accepted)
+        self.defer(
+            trigger=RegionTrigger.waiting(
+                kcr_conn_id=self.kcr_conn_id,
+                region=self.region,
+                waiting_for=RunEnded(request_id=RequestId(request_id), before=before, come_by=self.come_by()),
+                deadline=self.execution_timeout or FOR_EVER,
+            ),
+            method_name="resume",
+        )
+
+    def resume(self, context: Context, event: Mapping[str, object]) -> dict[str, Any]:
+        """Go on after the trigger: the run is over.
+
+        Args:
+            context: the task's.
+            event: `payloads.TriggerAnswer` as JSON.
+
+        Raises:
+            AirflowFailException: there will be no checkpoint.
+            AirflowException: the application has ended before the run was over.
+        """
+        with translated():
+            TriggerAnswer.from_json(event).require_reached()
+        with self.lent(context) as region:
+            return self._returned(context, region)
+
+    def _arguments(self, context: Context, until: datetime | None) -> list[str]:
+        run = context["dag_run"]
+        options = {
+            "--until": "now" if until is None else format_instant(until),
+            "--request-id": kcr.request_id(context),
+            "--dag-run": f"{run.dag_id}/{run.run_id}",
+        }
+        flags = {"--allow-inexact": self.allow_inexact, "--takeover": context["ti"].try_number > 1}
+        named = [part for option in options.items() for part in option]
+        return ["run", self.region, *named, *(flag for flag, is_set in flags.items() if is_set)]
+
+    def _returned(self, context: Context, region: Region) -> dict[str, Any]:
+        row, previous = region.answered(kcr.request_id(context))
+        if row is None:
+            raise CheckpointRefused(f"the run of region {self.region} has ended without its checkpoint; see its log")
+        interval = None if self.until is not None else interval_of(context, region.spec())
+        for remark in remarks(interval, row, previous):
+            self.log.warning("%s", remark)
+        return settled(self, context, region, int(row.sequence))

@@ -1,0 +1,215 @@
+"""The operator of an interval on a real store, with a stand-in for Spark's command that does what members would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from airflow_kcr.api import runs
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.operators import application
+from airflow_kcr.operators.interval import KcrIntervalOperator
+from airflow_kcr.operators.intervals import interval_of
+from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRun
+from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, Requester
+from airflow_kcr.protocol.values import Offset, RequestId
+from airflow_kcr.spec import RegionSpec, parse
+from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.driver import Driver
+from tests.support.scripts import located
+
+END = datetime(2026, 3, 1, 12, 5, tzinfo=UTC)
+START = END - timedelta(minutes=5)
+TASK = FakeTask(task_id="run", dag_id="flights_interval", run_id="run-1")
+REQUEST = "flights_interval/run-1/run/-1"
+
+
+class Submitted:
+    """In the place of Spark's command: notes what it is given, and does what a test says."""
+
+    def __init__(self) -> None:
+        self.arguments: list[str] = []
+        self.environment: dict[str, str] = {}
+        self.is_cluster = False
+        self.does: Callable[[], None] = lambda: None
+        self.application, self.accepted = None, "app-1"
+
+    def hook(self, *, environment: dict[str, str], heard: object, **options: Any) -> Submitted:  # noqa: ANN401
+        """Take the place of the hook."""
+        self.environment, self.arguments = environment, list(options["application_args"])
+        return self
+
+    def run(self, program: str) -> None:
+        """Run as the command would."""
+        self.does()
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
+    found = Submitted()
+    monkeypatch.setattr(application, "KcrSparkSubmitHook", found.hook)
+    return found
+
+
+def context(task: FakeTask = TASK) -> Any:  # noqa: ANN401
+    """A run of the interval, with the accessors of its events."""
+    made = task_context(task)
+    made["dag_run"].data_interval_start, made["dag_run"].data_interval_end = START, END
+    made["outlet_events"] = OutletEventAccessors()
+    return made
+
+
+def operator(**changed: Any) -> KcrIntervalOperator:  # noqa: ANN401
+    return KcrIntervalOperator(**{"task_id": "run", "region": "flights", **changed})
+
+
+def execute(one: KcrIntervalOperator, made: Any) -> dict[str, Any]:  # noqa: ANN401
+    found: dict[str, Any] = one.execute.__wrapped__(one, made)  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def later(driver: Driver) -> None:
+    """It is some time after the interval, and there is something to read that is not looked at yet."""
+    driver.clock.advance((END - driver.clock()).total_seconds() + 3600)
+
+
+def members_do(driver: Driver) -> None:
+    """Do what the application does."""
+    wanted = Run(
+        request_id=RequestId(REQUEST),
+        boundary=END,
+        requester=Requester(who="airflow", dag_id="flights_interval", run_id="run-1"),
+    )
+    driver.store.handle(driver.name, StartRun(run=wanted))
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    driver.finish_reset()
+    located(driver, END, 10)
+    driver.process()
+    driver.handle(Reconcile())
+    driver.complete()
+    driver.publish()
+    for member in sorted(driver.processes):
+        driver.read_back(member)
+    driver.handle(Reconcile())
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka is not there to be looked at: members have to."""
+    monkeypatch.setattr(runs, "_seen", lambda *_, **__: runs.NOT_READ)
+
+
+@pytest.mark.usefixtures("unread")
+def test_an_application_of_all_members_runs_and_the_checkpoint_is_returned_and_told(
+    driver: Driver, submitted: Submitted
+) -> None:
+    submitted.does = lambda: members_do(driver)
+    made = context()
+    answer = execute(operator(), made)
+    assert submitted.arguments == [
+        *("run", "flights", "--until", "2026-03-01T12:05:00Z", "--request-id", REQUEST),
+        *("--dag-run", "flights_interval/run-1"),
+    ]
+    assert submitted.environment["KCR_TASK_GONE_DRAIN"] == "0"
+    assert (answer["boundary"], answer["inexact"]) == ("2026-03-01T12:05:00Z", False)
+    assert made["outlet_events"][region_asset("flights")].extra["sequence"] == answer["sequence"]
+    assert driver.region.state is RegionState.STOPPED
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_run_that_is_cleared_finds_its_checkpoint_and_starts_nothing(driver: Driver, submitted: Submitted) -> None:
+    members_do(driver)
+    answer = execute(operator(), context())
+    assert answer["sequence"] == driver.region.restore_sequence
+    assert submitted.arguments == []
+
+
+def test_an_interval_without_a_record_starts_nothing(
+    driver: Driver, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members_do(driver)
+    found = {p: BoundaryOffset(offset=Offset(10)) for p in driver.logs}
+    monkeypatch.setattr(runs, "_seen", lambda *_, **__: runs.LogsUntil(logs=driver.logs, found=found))
+    monkeypatch.setattr(runs, "_settle", lambda handle, request_id: driver.publish())
+    made = context(FakeTask(task_id="run", dag_id="flights_interval", run_id="run-2"))
+    made["dag_run"].data_interval_start, made["dag_run"].data_interval_end = END, END + timedelta(minutes=5)
+    answer = execute(operator(), made)
+    assert answer["boundary"] == "2026-03-01T12:10:00Z"
+    assert submitted.arguments == []
+
+
+@pytest.mark.usefixtures("unread")
+def test_another_try_takes_the_members_over(driver: Driver, submitted: Submitted) -> None:
+    submitted.does = lambda: members_do(driver)
+    execute(operator(allow_inexact=True), context(replace(TASK, try_number=2)))
+    assert submitted.arguments[-2:] == ["--allow-inexact", "--takeover"]
+
+
+@pytest.mark.usefixtures("unread")
+def test_an_application_that_ends_without_the_checkpoint_fails_the_task(submitted: Submitted) -> None:
+    with pytest.raises(AirflowFailException, match="has ended without its checkpoint"):
+        execute(operator(), context())
+
+
+@pytest.mark.usefixtures("unread")
+def test_in_a_cluster_the_task_waits_without_a_slot_until_the_run_is_over(driver: Driver, submitted: Submitted) -> None:
+    submitted.is_cluster = True
+    one = operator()
+    with pytest.raises(TaskDeferred) as deferred:
+        execute(one, context())
+    assert deferred.value.trigger.serialize()[1]["waiting_for"]["kind"] == "run_ended"
+    members_do(driver)
+    made = context()
+    assert one.resume(made, {"status": "reached", "detail": ""})["sequence"] == driver.region.restore_sequence
+    with pytest.raises(AirflowException, match="no member came"):
+        one.resume(context(), {"status": "timed_out", "detail": "no member came"})
+
+
+def test_region_or_spec_is_given() -> None:
+    with pytest.raises(ConfigurationError, match="takes region or spec"):
+        operator(spec="region: x\n")
+    with pytest.raises(ConfigurationError, match="takes region or spec"):
+        KcrIntervalOperator(task_id="run")
+
+
+def test_an_interval_that_does_not_fit_the_region_is_refused(driver: Driver, submitted: Submitted) -> None:
+    made = context()
+    made["dag_run"].data_interval_end = made["dag_run"].data_interval_start
+    with pytest.raises(AirflowFailException, match="has a data interval of no length"):
+        execute(operator(), made)
+    assert submitted.arguments == []
+
+
+def partition(of: RegionSpec, date: datetime | None) -> tuple[datetime, datetime] | None:
+    """What a run of a partition is for."""
+    made = task_context(TASK)
+    run = made["dag_run"]
+    run.data_interval_start = run.data_interval_end = None
+    run.partition_date = date
+    return interval_of(made, of)
+
+
+def spec_with(checkpoint: str) -> RegionSpec:
+    return parse(
+        "region: flights\nkafka: {bootstrap.servers: 'b:1'}\n"
+        f"groups: [{{group_id: g, topics: [t], pipeline: 'a:b'}}]\n{checkpoint}"
+    )
+
+
+def test_a_partition_is_the_period_that_its_date_begins() -> None:
+    hourly = spec_with("checkpoint: {cron: '0 * * * *'}\n")
+    ten = datetime(2026, 3, 1, 10, tzinfo=UTC)
+    assert partition(hourly, ten) == (ten, ten + timedelta(hours=1))
+    assert partition(hourly, None) is None
+    with pytest.raises(ConfigurationError, match=r"of the partition 2026-03-01T10:00:00Z, and region flights has no"):
+        partition(spec_with(""), ten)
