@@ -18,32 +18,21 @@ def test_a_checkpoint_is_committed_when_it_is_settled_and_those_who_are_late_are
     driver.request_checkpoint("n")
     sequence = driver.region.open_checkpoint
     assert sequence is not None
-    region, goal = Region(driver.name, driver.store), CheckpointCommitted(sequence=sequence)
-    said = []
+    goal, name = CheckpointCommitted(sequence=sequence), f"checkpoint {sequence}"
 
-    def missing() -> list[str]:
-        seen, _ = region.poll(goal)
-        return [] if seen is None else list(seen.missing)
+    def missing() -> tuple[str, ...]:
+        seen, _ = Region(driver.name, driver.store).poll(goal)
+        return () if seen is None else tuple(seen.missing)
 
-    said.append(missing())
+    assert missing() == (f"{name} is not complete yet",)
     driver.complete()
-    said.append(missing())
+    assert missing() == (f"{name} is complete and not published yet",)
     driver.publish()
     driver.read_back(driver.member(0))
-    said.append(missing())
+    late = "is outstanding for 2 partition(s), g:t-2 first, held by g[1]"
+    assert missing() == (f"Kafka's commit read-back of {name} {late}",)
     driver.read_back(driver.member(1))
-    said.append(missing())
-    assert said == [
-        [f"checkpoint {sequence} is not complete yet"],
-        [f"checkpoint {sequence} is complete and not published yet"],
-        [
-            (
-                f"Kafka's commit read-back of checkpoint {sequence} is outstanding for 2 partition(s), g:t-2 first, "
-                "held by g[1]"
-            )
-        ],
-        [],
-    ]
+    assert missing() == ()
 
 
 def test_a_checkpoint_that_is_none_any_more_is_not_waited_for() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import airflow_kcr
-from airflow_kcr.api import Region, opened, store_url
+from airflow_kcr.api import Region, store_url
 from airflow_kcr.api.regions import names_for_completion
 from airflow_kcr.errors import InvalidIdentifier
 
@@ -25,11 +25,6 @@ def test_an_argument_comes_before_the_environment() -> None:
 def test_a_name_is_checked_before_anything_is_opened() -> None:
     with pytest.raises(InvalidIdentifier):
         Region("Flights!", AWAY)
-
-
-def test_a_store_is_closed_with_its_context(database_url: str) -> None:
-    with opened(database_url) as store:
-        assert store.names() == ()
 
 
 def test_completing_names_never_fails(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

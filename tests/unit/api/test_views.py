@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.api import CheckpointRequestView, CheckpointSummary, Region, RegionSummary, RegionView
+from airflow_kcr.api import CheckpointRequestView, Region, RegionSummary, RegionView
 from airflow_kcr.api.checkpoints import CheckpointView
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
@@ -273,25 +273,21 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
     aborted = driver.region.open_checkpoint
     assert aborted is not None
     region = region_of(driver)
-    assert [(row["state"], row["current"], row["undone_by"]) for row in map(by_name, region.checkpoints.list())] == [
-        ("published", True, None),
-        ("open", None, None),
-    ]
+    assert list(standing(region).values()) == [("published", True, None), ("open", None, None)]
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED, "a test")
     driver.finish_reset()
     driver.complete()  # the request is tried again
     driver.publish()
     rewind(driver, ToOffset(offset=Offset(0)))
-    rows = {
-        row["sequence"]: (row["state"], row["current"], row["undone_by"])
-        for row in map(by_name, region.checkpoints.list())
-    }
+    rows = standing(region)
     assert rows[aborted] == ("aborted", None, None)
     assert rows[undone] == ("published", False, driver.region.timeline)
 
 
-def by_name(summary: CheckpointSummary) -> dict[str, object]:
-    return summary.to_json()
+def standing(region: Region) -> dict[object, tuple[object, ...]]:
+    """The state of each checkpoint, whether it is on the path to the restore point, and what undid it."""
+    rows = [summary.to_json() for summary in region.checkpoints.list()]
+    return {row["sequence"]: (row["state"], row["current"], row["undone_by"]) for row in rows}
 
 
 def test_a_boundary_that_has_passed_is_told_with_how_long_ago_until_its_checkpoint_is_made() -> None:

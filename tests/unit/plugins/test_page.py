@@ -102,14 +102,10 @@ def test_there_are_no_ways_in_but_those_that_are_meant(app: FastAPI) -> None:
     assert all(isinstance(route, APIRoute) and route.methods == {"GET"} for route in app.routes)
 
 
-def test_every_route_asks_who_is_there_and_whether_they_may(app: FastAPI, driver: Driver) -> None:
+def test_every_route_asks_who_is_there(app: FastAPI) -> None:
     anonymous = TestClient(app)
     for path in paths(app):
         assert anonymous.get(path).status_code == 401, path
-    for role, status in ((None, 403), ("viewer", 200), ("user", 200), ("op", 200), ("admin", 200)):
-        client = as_role(app, role)
-        for path in paths(app):
-            assert client.get(path).status_code == status, (path, role)
 
 
 class OwnDags(SimpleAuthManager):

@@ -17,13 +17,6 @@ def test_a_members_clock_never_goes_back_and_counts_suspension() -> None:
     assert boot_time() >= earlier
 
 
-def test_the_stores_clock_moves_with_the_members_between_two_answers() -> None:
-    hands = Hands()
-    clock = StoreClock(hands, NOON)
-    hands.now += 3
-    assert clock.now() == NOON + timedelta(seconds=3)
-
-
 def test_an_older_answer_does_not_turn_the_stores_clock_back() -> None:
     hands = Hands()
     clock = StoreClock(hands, NOON)

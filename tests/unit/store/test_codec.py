@@ -19,7 +19,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import BODIES
-from airflow_kcr.protocol.region.rows import Halt, HaltReason, Requester
+from airflow_kcr.protocol.region.rows import Halt, Requester
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import (
     ByDuration,
@@ -127,11 +127,6 @@ def test_the_documents_of_rows_come_back_as_they_were(hint: Any) -> None:  # noq
     check()
 
 
-def test_offsets_repeat_no_name() -> None:
-    offsets = OffsetMap({GroupPartition(GroupId("g"), TopicName("t"), n): Offset(n * 10) for n in range(3)})
-    assert write(offsets, OffsetMap) == {"g": {"t": {"0": 0, "1": 10, "2": 20}}}
-
-
 def test_what_is_at_its_default_is_left_out() -> None:
     assert write(Requester(who="me"), Requester) == {"who": "me"}
     assert write(LogBounds(start=Offset(1), end=Offset(2)), LogBounds) == {"start": 1, "end": 2}
@@ -171,11 +166,6 @@ def test_a_type_that_nobody_has_described_is_a_mistake_in_the_code() -> None:
     for hint in (Strange, int | str, Mapping[float, int], tuple[int, str]):
         with pytest.raises(TypeError):
             codec_of(hint)
-
-
-def test_a_halt_reads_as_prose() -> None:
-    halt = Halt(reason=HaltReason.FAILURES, text="why", choices=("this", "that"))
-    assert write(halt, Halt) == {"reason": "failures", "text": "why", "choices": ["this", "that"]}
 
 
 class Pair(NamedTuple):
