@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,7 +17,7 @@ from airflow_kcr.cli.options import Output
 from airflow_kcr.cli.results import Result, note, show
 
 if TYPE_CHECKING:
-    from airflow_kcr.embedded.demo.performance import Summary
+    from airflow_kcr.embedded.demo.judgement import DemoVerdict
     from airflow_kcr.embedded.demo.stage import Audience, Tell
 
 Keep = Annotated[bool, typer.Option("--keep", help="Leave everything running at the end; print addresses and logins.")]
@@ -43,11 +43,11 @@ def demo(keep: Keep = False, folder: DemoFolder = None, output: Output = None) -
     with ExitStack() as stack:
         stack.enter_context(_ended_by_signals())
         home = _usable(folder) if folder is not None else stack.enter_context(own_folder(keep=keep))
-        summary = perform(stack.enter_context(screen()), home, keep=keep)
-    show(_outcome(summary), output)
+        verdict, seconds = perform(stack.enter_context(screen()), home, keep=keep)
+    show(_outcome(verdict, seconds), output)
     if keep:
         _tell_where(home)
-    if not summary.verdict.sound:
+    if not verdict.sound:
         note("the demo found differences: see above what did not pass")
         raise typer.Exit(1)
 
@@ -92,8 +92,7 @@ def _tell_where(folder: Path) -> None:
     )
 
 
-def _outcome(summary: Summary) -> Result:
-    verdict = summary.verdict
+def _outcome(verdict: DemoVerdict, seconds: Mapping[str, float]) -> Result:
     intervals = [
         {
             "interval": f"{one.start:%H:%M:%S} to {one.end:%H:%M:%S}",
@@ -106,26 +105,21 @@ def _outcome(summary: Summary) -> Result:
         for one in verdict.intervals
     ]
     facts: dict[str, object] = {
-        "flights": str(summary.produced),
+        "flights": str(verdict.produced),
         **{one.name: f"{'passed' if one.passed else 'FAILED'}: {one.detail}" for one in verdict.checks},
-        "times": ", ".join(f"{name} {seconds:.0f} s" for name, seconds in summary.seconds.items()),
-        "in all": f"{sum(summary.seconds.values()):.0f} s",
+        "times": ", ".join(f"{name} {took:.0f} s" for name, took in seconds.items()),
+        "in all": f"{sum(seconds.values()):.0f} s",
         "result": "no differences" if verdict.sound else "DIFFERENCES",
     }
     document = {
         "sound": verdict.sound,
-        "records": summary.produced.records,
+        "records": verdict.produced.records,
         "intervals": intervals,
         "checks": [{"name": one.name, "passed": one.passed, "detail": one.detail} for one in verdict.checks],
-        "seconds": {name: round(seconds, 1) for name, seconds in summary.seconds.items()},
+        "seconds": {name: round(took, 1) for name, took in seconds.items()},
     }
     columns = ("interval", "run", "checkpoint", "in checkpoint", "in topic", "same")
-    return Result(
-        document=document,
-        columns=columns,
-        rows=intervals,
-        facts=facts,
-    )
+    return Result(document=document, columns=columns, rows=intervals, facts=facts)
 
 
 # What the demo shows while it works: a bar for each phase on a terminal, else a line when one begins and ends.

@@ -112,7 +112,7 @@ class Airflow:
             ServiceFailed: with the end of its log, if it ends or does not say so in time.
         """
         child = self.children[component]
-        begun = datetime.fromtimestamp(child.recorded.started, UTC)
+        begun = datetime.fromtimestamp(child.started, UTC)
 
         def is_healthy() -> bool:
             found = heartbeats(self.known.url)
@@ -157,7 +157,7 @@ def start_airflow(plan: AirflowPlan, *, launch: Launch = start_detached) -> Airf
         raise ToolMissing("Airflow is needed: `pip install 'airflow-kcr[demo]'`")
     known = kept(plan.folder)
     airflow = Airflow(folder=plan.folder, known=known, environment=environment(plan, known), launch=launch)
-    started(airflow)
+    started(airflow.start, airflow.stop)
     return airflow
 
 

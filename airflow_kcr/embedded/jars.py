@@ -70,13 +70,6 @@ KAFKA_BROKER: Final = JarSet(
     coordinates="org.apache.kafka:kafka_2.13:4.1.1,org.slf4j:slf4j-simple:1.7.36",
     variable="KCR_KAFKA_JARS",
 )
-KAFKA_TOOLS: Final = JarSet(
-    name="kafka-tools",
-    coordinates="org.apache.kafka:kafka-tools:4.1.1",
-    variable="KCR_KAFKA_TOOLS_JARS",
-    # What it needs for Kafka Connect, which it is not asked for.
-    without=frozenset({"connect-api", "connect-json", "connect-runtime", "connect-transforms"}),
-)
 
 
 def spark_connector() -> JarSet:

@@ -40,13 +40,17 @@ _DETACH: Final = '"$@" </dev/null 1>&2 & echo $! $$'
 """Starts a service and says its pid and its group's; what it starts is no child of ours, and outlives us."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What identifies a running process, also for another process that reads it from a file."""
+@dataclass(slots=True)
+class ServiceProcess:
+    """The main process of a service, recognised by its pid and its start, also by who reads them from a file."""
 
     pid: int
     group: int
     started: float
+    name: str = ""
+    log: Path = Path(os.devnull)
+    log_begin: int = 0
+    """Where in the log this start begins."""
 
     @property
     def alive(self) -> bool:
@@ -94,38 +98,6 @@ class Recorded:
         # Postgres takes the pid of its former server for one that runs, as long as the system has not buried it.
         happened(lambda: not any(one.is_running() for one in processes), within=BURIED_WITHIN)
 
-    def _all(self) -> list[psutil.Process]:
-        """The process and what it has started: its descendants, and who else is in its group."""
-        found: set[psutil.Process] = set()
-        with suppress(psutil.NoSuchProcess):
-            if self.alive:
-                main = psutil.Process(self.pid)
-                found |= {main, *main.children(recursive=True)}
-        # A group's number is not reused while a process is in it, and its first process, the shell, is known.
-        if self.alive or not psutil.pid_exists(self.group):
-            found |= {one for one in psutil.process_iter() if _group_of(one) == self.group}
-        return list(found)
-
-
-@dataclass(slots=True)
-class ServiceProcess:
-    """A service's process, started by us."""
-
-    name: str
-    recorded: Recorded
-    log: Path
-    log_begin: int
-
-    @property
-    def pid(self) -> int:
-        """The pid of the service's main process."""
-        return self.recorded.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether the main process runs."""
-        return self.recorded.alive
-
     def wait_until(self, ready: Callable[[], bool], *, within: float = READY_WITHIN) -> None:
         """Wait until the service is ready.
 
@@ -143,13 +115,17 @@ class ServiceProcess:
         """Return whether the words are in the log since this start."""
         return words in _text(self.log, self.log_begin)
 
-    def stop(self, ask: signal.Signals = signal.SIGTERM, *, within: float = STOP_WITHIN) -> None:
-        """Stop the service and everything it has started; nothing happens if it is stopped already."""
-        self.recorded.stop(ask, within=within)
-
-    def kill(self) -> None:
-        """End the service at once, as a crash would (SIGKILL), and return when it is gone."""
-        self.recorded.kill()
+    def _all(self) -> list[psutil.Process]:
+        """The process and what it has started: its descendants, and who else is in its group."""
+        found: set[psutil.Process] = set()
+        with suppress(psutil.NoSuchProcess):
+            if self.alive:
+                main = psutil.Process(self.pid)
+                found |= {main, *main.children(recursive=True)}
+        # A group's number is not reused while a process is in it, and its first process, the shell, is known.
+        if self.alive or not psutil.pid_exists(self.group):
+            found |= {one for one in psutil.process_iter() if _group_of(one) == self.group}
+        return list(found)
 
 
 class Launch(Protocol):
@@ -195,31 +171,19 @@ class EmbeddedServer(ABC):
             self.child.stop()
 
 
-class Startable(Protocol):
-    """Something of one process or several."""
-
-    def start(self) -> None:
-        """Start what does not run, and wait until it serves."""
-        ...
-
-    def stop(self) -> None:
-        """Stop all of it."""
-        ...
-
-
-def started(server: Startable) -> None:
+def started(start: Callable[[], None], stop: Callable[[], None]) -> None:
     """Start a server; if it does not start, nothing of it is left running."""
     try:
-        server.start()
+        start()
     except BaseException:
-        server.stop()
+        stop()
         raise
 
 
 def start_detached(
     command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
 ) -> ServiceProcess:
-    """Start a service that continues after this process, until it is stopped by its `recorded`."""
+    """Start a service that continues after this process, until it is stopped."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         begin = output.tell()
@@ -239,7 +203,7 @@ def start_detached(
         except subprocess.SubprocessError as error:
             raise ServiceFailed(f"{name} could not be started: {error}") from error
     pid, group = map(int, said.split())
-    return ServiceProcess(name, Recorded(pid, group, _created(pid)), log, begin)
+    return ServiceProcess(pid, group, _created(pid), name, log, begin)
 
 
 def _created(pid: int) -> float:

@@ -145,7 +145,7 @@ def start_broker(
     }
     write_settings(folder, {**own, **settings})
     broker = Broker(folder=folder, port=known["port"], cluster_id=known["cluster_id"], launch=launch)
-    started(broker)
+    started(broker.start, broker.stop)
     return broker
 
 
@@ -266,7 +266,7 @@ def start_postgres(
     if not port.exists():
         port.write_text(str(free_port()))
     server = Postgres(folder=folder, port=int(port.read_text()), settings=settings, launch=launch)
-    started(server)
+    started(server.start, server.stop)
     return server
 
 
@@ -404,5 +404,5 @@ def start_standalone(
     cluster = StandaloneCluster(
         folder=folder, port=free_port(), count=workers, cores=cores, memory=memory, launch=launch
     )
-    started(cluster)
+    started(cluster.start, cluster.stop)
     return cluster

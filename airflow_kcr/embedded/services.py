@@ -17,12 +17,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.airflow import AirflowPlan, copy_examples, end_strays, kept, start_airflow
 from airflow_kcr.embedded.flights import data as flights
-from airflow_kcr.embedded.processes import Recorded, ServiceProcess, start_detached, together
+from airflow_kcr.embedded.processes import ServiceProcess, start_detached, together
 from airflow_kcr.embedded.servers import spark_home, start_broker, start_postgres, start_standalone
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.spark.launch import locked
@@ -49,7 +49,7 @@ class Service:
     """What was written down of one service; without an address it never was ready."""
 
     address: str = ""
-    processes: list[Recorded] = field(default_factory=list)
+    processes: list[ServiceProcess] = field(default_factory=list)
 
     @property
     def up(self) -> bool:
@@ -165,7 +165,7 @@ class Starting:
     ) -> ServiceProcess:
         """Start one of its processes, which stays, and write it down at once for `status` and `down`."""
         child = start_detached(command, name=name, log=log, env=env, user=user)
-        self.running[self.name].processes.append(child.recorded)
+        self.running[self.name].processes.append(child)
         _write(self.folder, self.running)
         return child
 
@@ -226,14 +226,15 @@ def _read(folder: Path) -> dict[str, Service]:
         found = json.loads((folder / "services.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    return {
-        name: Service(one["address"], [Recorded(**process) for process in one["processes"]])
-        for name, one in found.items()
-    }
+    return {name: Service(one["address"], list(map(_process, one["processes"]))) for name, one in found.items()}
+
+
+def _process(written: dict[str, Any]) -> ServiceProcess:
+    return ServiceProcess(**{**written, "log": Path(written["log"])})
 
 
 def _write(folder: Path, services: Mapping[str, Service]) -> None:
-    text = json.dumps({name: asdict(service) for name, service in services.items()}, indent=2)
+    text = json.dumps({name: asdict(service) for name, service in services.items()}, indent=2, default=str)
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".services-", delete=False, encoding="utf-8") as draft:
         draft.write(text)
     Path(draft.name).rename(folder / "services.json")

@@ -19,10 +19,11 @@ from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_kcr.embedded.jars import KAFKA_BROKER, KAFKA_TOOLS, java, resolve
+from airflow_kcr.embedded.jars import KAFKA_BROKER, java, resolve
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.spark.reads import DEFAULTS
 from tests.benchmarks.lab import Filled, Lab, fixed
+from tests.support.jar_sets import KAFKA_TOOLS
 
 CONSUME: Final = 10_000
 PATIENCE: Final = 60.0

@@ -7,6 +7,14 @@ from typing import Final
 from airflow_kcr.embedded.jars import JarSet, shipped
 from airflow_kcr.spark import session
 
+KAFKA_TOOLS: Final = JarSet(
+    name="kafka-tools",
+    coordinates="org.apache.kafka:kafka-tools:4.1.1",
+    variable="KCR_KAFKA_TOOLS_JARS",
+    # What it needs for Kafka Connect, which it is not asked for.
+    without=frozenset({"connect-api", "connect-json", "connect-runtime", "connect-transforms"}),
+)
+
 POSTGRES_DRIVER: Final = JarSet(
     name="postgres-driver",
     coordinates=session.POSTGRES_DRIVER,

@@ -36,7 +36,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from airflow_kcr.embedded.processes import Recorded, ServiceProcess, happened, start_detached
+from airflow_kcr.embedded.processes import ServiceProcess, happened, start_detached
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.admin_process import TIMEOUT, AdminProcess
 from airflow_kcr.kafka.failures import Kind
@@ -345,7 +345,7 @@ def start_server(run_dir: Path) -> Kafka:
 def stop_server(run_dir: Path) -> None:
     """Stop the broker of a run, if a worker has started it."""
     for path in (run_dir / "kafka").glob("*.process.json"):
-        Recorded(**json.loads(path.read_text())).stop(within=5)
+        ServiceProcess(**json.loads(path.read_text())).stop(within=5)
 
 
 def _start_recorded(
@@ -353,5 +353,5 @@ def _start_recorded(
 ) -> ServiceProcess:
     """Start a process that outlives this worker, and write down at once which it is."""
     child = start_detached(command, name=name, log=log, env=env, user=user)
-    (folder / f"{child.pid}.process.json").write_text(json.dumps(asdict(child.recorded)))
+    (folder / f"{child.pid}.process.json").write_text(json.dumps(asdict(child), default=str))
     return child

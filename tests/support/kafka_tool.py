@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from airflow_kcr.embedded.jars import KAFKA_BROKER, KAFKA_TOOLS, JarSet, resolve
+from airflow_kcr.embedded.jars import KAFKA_BROKER, JarSet, resolve
 from airflow_kcr.embedded.servers import java_command
+from tests.support.jar_sets import KAFKA_TOOLS
 
 CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"

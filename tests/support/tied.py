@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -50,13 +50,13 @@ def start_tied(
     """Start a service that ends with this process at the latest."""
     child = start_detached(command, name=name, log=log, env=env, user=user)
     guard = subprocess.Popen(
-        ["/bin/sh", "-c", _GUARD, "kcr", str(child.recorded.group)],
+        ["/bin/sh", "-c", _GUARD, "kcr", str(child.group)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    return TiedProcess(child.name, child.recorded, child.log, child.log_begin, guard)
+    return TiedProcess(**asdict(child), guard=guard)
 
 
 class Breakable(EmbeddedServer):
@@ -75,12 +75,12 @@ class Breakable(EmbeddedServer):
     def suspend(self) -> None:
         """Hold its processes (SIGSTOP): connections stay, but nothing is answered."""
         if self.child is not None:
-            self.child.recorded.signal_all(signal.SIGSTOP)
+            self.child.signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Resume a suspended server (SIGCONT)."""
         if self.child is not None:
-            self.child.recorded.signal_all(signal.SIGCONT)
+            self.child.signal_all(signal.SIGCONT)
 
 
 class Postgres(Breakable, servers.Postgres):

@@ -1,14 +1,12 @@
 """Whether the demo came out right: each data interval, each offset and each record against what Kafka itself says.
 
 Kafka is asked without the region's store and without this project's clients of the region: the records of each interval
-are counted by the timestamps that the broker gave them, and the group's offsets are those that Kafka's own command-line
-tool shows.
+are counted by the timestamps that the broker gave them, and the group's offsets are those that an admin client lists.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,16 +16,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
 from airflow_kcr.api import opened
 from airflow_kcr.embedded.demo.play import BUILD, CHECKPOINT, EVERY, REASON, REGION, RESET, Play
 from airflow_kcr.embedded.flights import data
 from airflow_kcr.embedded.flights.data import GROUP
-from airflow_kcr.embedded.flights.producer import TOPIC
+from airflow_kcr.embedded.flights.producer import TOPIC, Produced
 from airflow_kcr.embedded.flights.result import FlightsJudgement, judge
-from airflow_kcr.embedded.jars import KAFKA_TOOLS, resolve, spark_connector
-from airflow_kcr.embedded.servers import java_command
+from airflow_kcr.embedded.jars import resolve, spark_connector
 from airflow_kcr.embedded.services import FLIGHTS_OUTPUT
 from airflow_kcr.errors import ServiceFailed
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Committed, Outcome
@@ -48,8 +47,7 @@ _SPARK: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
-_GROUPS_TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-_TOOL_WITHIN: Final = 90.0
+_HELD_WITHIN: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +90,7 @@ class DemoCheck(NamedTuple):
 class DemoVerdict:
     """All of it."""
 
+    produced: Produced
     intervals: tuple[Interval, ...]
     checks: tuple[DemoCheck, ...]
 
@@ -159,7 +158,7 @@ def judged(play: Play) -> DemoVerdict:
         _reset(play),
         _downstream(play),
     )
-    return DemoVerdict(intervals=tuple(_intervals(play, ends, in_topic)), checks=checks)
+    return DemoVerdict(produced=play.produced, intervals=tuple(_intervals(play, ends, in_topic)), checks=checks)
 
 
 # -- intervals ---------------------------------------------------------------------------------------------------------
@@ -252,13 +251,13 @@ def repeated(batch: Batch) -> Counter[str]:
 
 
 def _kafka(play: Play, newest: Checkpoint, offsets: dict[GroupPartition, Offset]) -> DemoCheck:
-    """Whether Kafka holds, by its own tool, what the newest checkpoint has."""
+    """Whether Kafka holds what the newest checkpoint has."""
     stored = Counter({(str(place.topic), place.partition): int(offset) for place, offset in offsets.items()})
     held = Counter(committed_offsets(play.stage.bootstrap, GROUP))
     # A partition that never had a record may be without an entry; its offset is 0 either way.
     differing = sorted(place for place in stored.keys() | held.keys() if stored[place] != held[place])
     return DemoCheck(
-        "kafka-consumer-groups",
+        "committed offsets",
         not differing,
         f"{len(stored)} partitions, {held.total():,} records committed; "
         + (f"different: {differing}" if differing else f"the same as in checkpoint {newest.sequence}"),
@@ -266,38 +265,18 @@ def _kafka(play: Play, newest: Checkpoint, offsets: dict[GroupPartition, Offset]
 
 
 def committed_offsets(bootstrap: str, group: str) -> dict[tuple[str, int], int]:
-    """Return the offsets of a group, by topic and partition, as Kafka's own tool `kafka-consumer-groups` shows them.
+    """Return the offsets that Kafka holds for a group, by topic and partition.
 
     Raises:
-        ServiceFailed: the tool fails, or shows something that can't be read.
+        ServiceFailed: the broker does not answer, or refuses.
     """
-    asked = ["--bootstrap-server", bootstrap, "--describe", "--offsets", "--group", group]
-    command = java_command(resolve(KAFKA_TOOLS), "-Xmx128m", _GROUPS_TOOL, *asked)
+    asked = ConsumerGroupTopicPartitions(group)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TOOL_WITHIN)
-    except subprocess.TimeoutExpired as error:
-        raise ServiceFailed(f"kafka-consumer-groups did not answer within {_TOOL_WITHIN:g} s") from error
-    except subprocess.CalledProcessError as error:
-        raise ServiceFailed(f"kafka-consumer-groups failed: {error.stderr.strip() or error.stdout.strip()}") from error
-    return described_offsets(ran.stdout)
-
-
-def described_offsets(text: str) -> dict[tuple[str, int], int]:
-    """Return the committed offsets of what `kafka-consumer-groups --describe --offsets` has printed.
-
-    Raises:
-        ServiceFailed: there is no table with the columns that are needed.
-    """
-    lines = [line.split() for line in text.splitlines() if line.strip()]
-    head = next((place for place, cells in enumerate(lines) if "CURRENT-OFFSET" in cells), None)
-    if head is None:
-        raise ServiceFailed(f"kafka-consumer-groups shows no offsets: {text.strip()!r}")
-    rows = [dict(zip(lines[head], cells, strict=False)) for cells in lines[head + 1 :]]
-    return {
-        (row["TOPIC"], int(row["PARTITION"])): int(row["CURRENT-OFFSET"])
-        for row in rows
-        if row["CURRENT-OFFSET"].isdigit()
-    }
+        held = admin.list_consumer_group_offsets([asked], request_timeout=_HELD_WITHIN)[group].result()
+    except KafkaException as error:
+        raise ServiceFailed(f"Kafka does not tell the offsets of group {group}: {error}") from error
+    return {(row.topic, row.partition): row.offset for row in held.topic_partitions or () if row.offset >= 0}
 
 
 # -- what was done to it -----------------------------------------------------------------------------------------------

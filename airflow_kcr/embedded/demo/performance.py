@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_kcr.api import Region
@@ -14,20 +13,10 @@ from airflow_kcr.embedded import jars, services
 from airflow_kcr.embedded.demo.judgement import DemoVerdict, judged
 from airflow_kcr.embedded.demo.play import BEFORE_RESET, EVERY, REGION, Play, declare, producing
 from airflow_kcr.embedded.demo.stage import Audience, Stage, Timed
-from airflow_kcr.embedded.flights.producer import Produced
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """How the demo came out."""
-
-    verdict: DemoVerdict
-    produced: Produced
-    seconds: dict[str, float]
-
-
-def perform(audience: Audience, folder: Path, *, keep: bool) -> Summary:
-    """Perform the demo, and return its summary.
+def perform(audience: Audience, folder: Path, *, keep: bool) -> tuple[DemoVerdict, Mapping[str, float]]:
+    """Perform the demo, and return how it came out, and how many seconds each phase took.
 
     Args:
         audience: whom it is shown to.
@@ -41,15 +30,15 @@ def perform(audience: Audience, folder: Path, *, keep: bool) -> Summary:
     timed = Timed(audience)
     with ExitStack() as ending:
         ending.callback(services.down, folder, lambda _: None)
-        play, verdict = _played(timed, Stage(folder))
+        verdict = _played(timed, Stage(folder))
         if keep:
             ending.pop_all()
-    return Summary(verdict=verdict, produced=play.produced, seconds=timed.seconds)
+    return verdict, timed.seconds
 
 
-def _played(timed: Timed, stage: Stage) -> tuple[Play, DemoVerdict]:
+def _played(timed: Timed, stage: Stage) -> DemoVerdict:
     with timed.phase("download") as tell:
-        for one in (jars.KAFKA_BROKER, jars.KAFKA_TOOLS, jars.spark_connector()):
+        for one in (jars.KAFKA_BROKER, jars.spark_connector()):
             tell(0, None, one.name)
             jars.resolve(one)
     with timed.phase("start Kafka and Postgres"):
@@ -77,7 +66,7 @@ def _played(timed: Timed, stage: Stage) -> tuple[Play, DemoVerdict]:
             with timed.phase("stop the region") as tell:
                 play.stop(tell)
             with timed.phase("check everything"):
-                return play, judged(play)
+                return judged(play)
 
 
 @contextmanager

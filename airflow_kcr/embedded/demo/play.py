@@ -19,7 +19,7 @@ from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, MARKER, example_dags
 from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, AirflowRun
 from airflow_kcr.embedded.demo.stage import KEPT, Stage, Tell
 from airflow_kcr.embedded.flights import producer
-from airflow_kcr.embedded.flights.producer import Order, Produced
+from airflow_kcr.embedded.flights.producer import Produced
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, ServiceFailed, TimedOut
 from airflow_kcr.goals import RUNNING, STOPPED
@@ -85,7 +85,7 @@ def producing(stage: Stage) -> Iterator[Callable[[], Produced]]:
     """Write flights for as long as the block lasts; lend what ends it earlier, and returns what was written then."""
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flights") as pool:
-        running = pool.submit(producer.produce, stage.kafka, Order(topic=producer.TOPIC, rate=RATE), stop=stop)
+        running = pool.submit(producer.produce, stage.kafka, rate=RATE, stop=stop)
 
         def end() -> Produced:
             stop.set()

@@ -42,21 +42,6 @@ _SETTINGS: Final[Mapping[str, str | int | bool]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What to write.
-
-    Args:
-        topic: its name.
-        first: only the first N flights, in the order of their scheduled departures; None: all.
-        rate: records a second; None: as fast as it goes.
-    """
-
-    topic: str = TOPIC
-    first: int | None = None
-    rate: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
     """What has been written, and in which time."""
 
@@ -103,22 +88,31 @@ def ensure_topic(kafka: Mapping[str, str], topic: str = TOPIC, partitions: int =
     return True
 
 
-def produce(kafka: Mapping[str, str], order: Order, stop: threading.Event | None = None) -> Produced:
+def produce(
+    kafka: Mapping[str, str],
+    *,
+    topic: str = TOPIC,
+    first: int | None = None,
+    rate: float | None = None,
+    stop: threading.Event | None = None,
+) -> Produced:
     """Write flights to a topic that exists, each once, and return when the broker has confirmed them all.
 
     Args:
         kafka: client settings.
-        order: what to write.
+        topic: its name.
+        first: only the first N flights, in the order of their scheduled departures; None: all.
+        rate: records a second; None: as fast as it goes.
         stop: set from another thread to end early; what was sent until then is still confirmed.
 
     Raises:
         ToolMissing: the package with the flights is not installed.
-        ConfigurationError: an order that can't be carried out.
+        ConfigurationError: nothing can be written so.
         BrokerUnavailable: a record was not confirmed; the message says how many were.
     """
-    if order.rate is not None and order.rate <= 0:
-        raise ConfigurationError(f"a rate of {order.rate:g} records a second writes nothing; give one above 0")
-    flights, stop = data.flights(order.first), stop or threading.Event()
+    if rate is not None and rate <= 0:
+        raise ConfigurationError(f"a rate of {rate:g} records a second writes nothing; give one above 0")
+    flights, stop = data.flights(first), stop or threading.Event()
     producer, begun = Producer({**_SETTINGS, **kafka}), time.monotonic()
     confirmed: list[int] = []
     failures: list[str] = []
@@ -130,19 +124,19 @@ def produce(kafka: Mapping[str, str], order: Order, stop: threading.Event | None
             failures.append(error.str())
 
     for number, row in enumerate(flights):
-        turn = begun if order.rate is None else begun + number / order.rate
+        turn = begun if rate is None else begun + number / rate
         while turn - time.monotonic() > _AHEAD and not stop.wait(_AHEAD):
             producer.poll(0)
         if stop.is_set() or failures:
             break
         if len(producer) >= _QUEUED:
             producer.flush(_DELIVERY)
-        producer.produce(order.topic, value=value(row), key=key(row), on_delivery=delivered)
+        producer.produce(topic, value=value(row), key=key(row), on_delivery=delivered)
         producer.poll(0)
     left = producer.flush(_DELIVERY + _WITHIN)
     if left or failures:
         raise BrokerUnavailable(
-            f"{len(confirmed):,} flights were written to {order.topic!r} at {_address(kafka)}, the next were not: "
+            f"{len(confirmed):,} flights were written to {topic!r} at {_address(kafka)}, the next were not: "
             f"{failures[0] if failures else f'{left:,} were not confirmed in time'}"
         )
     return Produced(records=len(confirmed), size=sum(confirmed), seconds=time.monotonic() - begun)

@@ -105,7 +105,7 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
         kafka = KafkaSet(cluster)
         told = {BOOTSTRAP_VARIABLE: kafka.bootstrap_servers}
         producer.ensure_topic(kafka.settings, producer.TOPIC)
-        producer.produce(kafka.settings, producer.Order(first=FLIGHTS))
+        producer.produce(kafka.settings, first=FLIGHTS)
 
         spec, minimal = load(dags / FLIGHTS_SPEC), parse(MINIMAL.format(bootstrap=kafka.bootstrap_servers))
         flights = stack.enter_context(running(kafka, store, spec, folder / "flights"))

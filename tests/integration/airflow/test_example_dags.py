@@ -10,7 +10,6 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.flights import producer
-from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, UnknownRegion
 from airflow_kcr.goals import RUNNING, STOPPED
@@ -46,7 +45,7 @@ def test_flights_are_consumed_each_interval_is_checkpointed_by_its_run_and_each_
 ) -> None:
     editor = airflow.editor
     producer.ensure_topic(airflow.kafka.settings, producer.TOPIC)
-    producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
+    producer.produce(airflow.kafka.settings, first=FLIGHTS)
     editor.wait_for_dags(EXAMPLES, within=120)
     airflow.start_examples()
     for dag in ("flights_consumers", "flights_build"):
@@ -100,7 +99,7 @@ def test_flights_are_consumed_each_interval_is_checkpointed_by_its_run_and_each_
 def test_a_copied_example_consumes_with_the_pipeline_beside_it(airflow: LiveAirflow) -> None:
     editor = airflow.editor
     producer.ensure_topic(airflow.kafka.settings, producer.TOPIC)
-    producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
+    producer.produce(airflow.kafka.settings, first=FLIGHTS)
     editor.wait_for_dags(EXAMPLES, within=120)
     editor.unpause("minimal_consumers")  # it runs once by itself
     with airflow.region("minimal") as region:
@@ -132,7 +131,7 @@ def consumers_work_on_without_the_api_server(airflow: LiveAirflow, region: Regio
     before = incarnations(region)
     airflow.kill(Component.API_SERVER)
     try:
-        producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
+        producer.produce(airflow.kafka.settings, first=FLIGHTS)
         assert happened(lambda: sum(one.lag or 0 for one in region.lag()) == 0, within=120, pause=1), region.lag()
         asked = region.drain()
         region.wait_for_checkpoint(asked.request.request_id, timedelta(seconds=60))
@@ -160,7 +159,7 @@ def a_consumer_is_marked_failed_and_cleared(airflow: LiveAirflow, region: Region
     airflow.editor.clear(dag, run_id, [(task, index)])
     assert happened(lambda: incarnations(region)[index] > before and is_alive(region, index), within=240, pause=0.5)
     region.wait_for(RUNNING, PATIENCE)
-    producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
+    producer.produce(airflow.kafka.settings, first=FLIGHTS)
     assert happened(lambda: sum(one.lag or 0 for one in region.lag()) == 0, within=120, pause=1), region.lag()
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -55,13 +54,14 @@ def start_airflow(folder: Path, starting: services.Starting, report: services.Re
 def standing_in(monkeypatch: pytest.MonkeyPatch, *, passed: bool = True, fails: bool = False) -> None:
     """Have `kcr demo` start a real Kafka and a real Postgres, and play nothing."""
 
-    def played(timed: Timed, stage: Stage) -> tuple[SimpleNamespace, DemoVerdict]:
+    def played(timed: Timed, stage: Stage) -> DemoVerdict:
         stage.start_servers()
         stage.start_airflow(since=datetime.now(UTC), every=timedelta(minutes=1))
         if fails:
             raise Refused
-        verdict = DemoVerdict(intervals=(), checks=(DemoCheck(name="all", passed=passed, detail="looked at"),))
-        return SimpleNamespace(produced=Produced(records=1, size=1, seconds=1.0)), verdict
+        produced = Produced(records=1, size=1, seconds=1.0)
+        checks = (DemoCheck(name="all", passed=passed, detail="looked at"),)
+        return DemoVerdict(produced=produced, intervals=(), checks=checks)
 
     monkeypatch.setitem(services._STARTS, "airflow", start_airflow)
     monkeypatch.setattr(performance, "_played", played)

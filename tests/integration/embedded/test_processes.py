@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from airflow_kcr.embedded import processes
-from airflow_kcr.embedded.processes import Launch, Recorded, ServiceProcess, happened, start_detached
+from airflow_kcr.embedded.processes import Launch, ServiceProcess, happened, start_detached
 from airflow_kcr.errors import ServiceFailed
 from tests.support.tied import start_tied
 
@@ -95,7 +94,7 @@ def test_a_service_that_does_not_listen_is_killed(launch: Launch, tmp_path: Path
 @LAUNCHES
 def test_a_suspended_service_can_be_stopped(launch: Launch, tmp_path: Path) -> None:
     child = run(launch, tmp_path, "sleep 100 & trap 'echo asked; exit' TERM; echo ready; wait")
-    child.recorded.signal_all(signal.SIGSTOP)
+    child.signal_all(signal.SIGSTOP)
     assert happened(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED, within=10)
     child.stop()
     assert not child.alive
@@ -139,7 +138,7 @@ def test_only_what_was_logged_since_the_start_counts(tmp_path: Path) -> None:
 
 def test_another_process_with_the_pid_of_a_recorded_one_is_left_alone(tmp_path: Path) -> None:
     child = run(start_tied, tmp_path, READY + "sleep 100")
-    former = replace(child.recorded, group=child.pid, started=child.recorded.started - 3600)
+    former = ServiceProcess(child.pid, child.pid, child.started - 3600)
     former.stop()
     former.kill()
     former.signal_all(signal.SIGKILL)
@@ -161,9 +160,8 @@ def start():
         ["/bin/sh", "-c", "sleep 100 & echo child $!; wait"], name="s", log=log, env=dict(os.environ)
     )
     child.wait_until(lambda: child.has_logged("child"), within=10)
-    one = child.recorded
     kept.append(child)
-    print(one.pid, one.group, one.started, flush=True)
+    print(child.pid, child.group, child.started, flush=True)
 
 kept = []
 starting = threading.Thread(target=start)
@@ -173,7 +171,7 @@ time.sleep(100)
 """
 
 
-def starter(launch: str, log: Path, top: Path) -> tuple[subprocess.Popen[str], Recorded]:
+def starter(launch: str, log: Path, top: Path) -> tuple[subprocess.Popen[str], ServiceProcess]:
     process = subprocess.Popen(
         [sys.executable, "-c", STARTER, launch, str(log)],
         env=ENV | {"PYTHONPATH": str(top)},
@@ -182,7 +180,7 @@ def starter(launch: str, log: Path, top: Path) -> tuple[subprocess.Popen[str], R
     )
     assert process.stdout is not None
     pid, group, started = process.stdout.readline().split()
-    return process, Recorded(int(pid), int(group), float(started))
+    return process, ServiceProcess(int(pid), int(group), float(started))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

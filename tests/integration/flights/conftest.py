@@ -15,7 +15,6 @@ import pytest
 
 from airflow_kcr.embedded.flights import pipeline, producer
 from airflow_kcr.embedded.flights.data import GROUP
-from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.flights.result import FlightsJudgement, judge
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import (
@@ -142,7 +141,7 @@ def topic(kafka: Kafka) -> TopicName:
     """A topic with the first flights."""
     name = kafka.group_id("flights")
     producer.ensure_topic(kafka.settings, name)
-    producer.produce(kafka.settings, Order(topic=name, first=FLIGHTS))
+    producer.produce(kafka.settings, topic=name, first=FLIGHTS)
     return TopicName(name)
 
 

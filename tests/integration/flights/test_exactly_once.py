@@ -19,7 +19,6 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, TABLE_VARIABLE, exactly_once_text
-from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause, ResetRequest
@@ -164,7 +163,7 @@ def test_the_table_is_what_a_direct_computation_gives_after_a_kill_and_a_reset(
         one.host(0, 1)
         victim = one.host(2)
         one.until(lambda: one.row().state is RegionState.RUNNING, "running")
-        producer.produce(kafka.settings, Order(topic=one.topic, first=FLIGHTS, rate=RATE))
+        producer.produce(kafka.settings, topic=one.topic, first=FLIGHTS, rate=RATE)
         one.until(lambda: rows(target_url) > 0 and bool(one.checkpoints()), "rows and a checkpoint")
         os.killpg(victim.pid, signal.SIGKILL)
         victim.wait(30)

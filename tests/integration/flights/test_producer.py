@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
 
 from airflow_kcr.embedded.flights import data, producer
-from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.processes import free_port, happened
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError
 from tests.support.kafka import Kafka
@@ -24,7 +23,7 @@ def new_topic(kafka: Kafka, partitions: int = producer.PARTITIONS) -> str:
 
 def test_five_thousand_flights_come_back_as_they_are_each_carrier_in_order(kafka: Kafka) -> None:
     topic = new_topic(kafka)
-    produced = producer.produce(kafka.settings, Order(topic=topic, first=5_000))
+    produced = producer.produce(kafka.settings, topic=topic, first=5_000)
     assert produced.records == 5_000
 
     wanted: dict[bytes, list[bytes]] = defaultdict(list)
@@ -58,7 +57,7 @@ def test_five_thousand_flights_come_back_as_they_are_each_carrier_in_order(kafka
 
 def test_carriers_make_partitions_of_different_sizes(kafka: Kafka) -> None:
     topic = new_topic(kafka)
-    producer.produce(kafka.settings, Order(topic=topic, first=2_000))
+    producer.produce(kafka.settings, topic=topic, first=2_000)
     sizes = [size for size in kafka.ends(topic).values() if size]
     assert len(sizes) >= 3
     assert max(sizes) > 2 * min(sizes)
@@ -81,7 +80,7 @@ def test_at_a_rate_records_come_no_faster_and_it_can_be_stopped(kafka: Kafka) ->
     topic = new_topic(kafka)
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as pool:
-        producing = pool.submit(producer.produce, kafka.settings, Order(topic=topic, rate=100), stop)
+        producing = pool.submit(producer.produce, kafka.settings, topic=topic, rate=100, stop=stop)
         assert happened(lambda: sum(kafka.ends(topic).values()) > 0, within=30)
         stop.set()
         produced = producing.result()
@@ -92,14 +91,14 @@ def test_at_a_rate_records_come_no_faster_and_it_can_be_stopped(kafka: Kafka) ->
 
 def test_a_rate_of_nothing_is_refused(kafka: Kafka) -> None:
     with pytest.raises(ConfigurationError, match="a rate of 0 records"):
-        producer.produce(kafka.settings, Order(rate=0))
+        producer.produce(kafka.settings, rate=0)
 
 
 def test_brokers_out_of_reach_are_named() -> None:
     address = f"127.0.0.1:{free_port()}"
     quick = {"bootstrap.servers": address, "delivery.timeout.ms": "1000", "log_level": "0"}
     with pytest.raises(BrokerUnavailable, match=rf"0 flights were written to 'flights' at {address}"):
-        producer.produce(quick, Order(first=10))
+        producer.produce(quick, first=10)
 
 
 def test_a_topic_that_can_not_be_created_is_told_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

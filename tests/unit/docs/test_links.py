@@ -123,7 +123,6 @@ def test_a_page_names_no_other_version_of_a_jar_than_the_code() -> None:
         *map(session.connector_for, lines),
         *map(session.delta_for, lines),
         *jars.KAFKA_BROKER.coordinates.split(","),
-        *jars.KAFKA_TOOLS.coordinates.split(","),
     }
     told = {coordinates for path in pages() for coordinates in COORDINATES.findall(path.read_text(encoding="utf-8"))}
     assert session.POSTGRES_DRIVER in told

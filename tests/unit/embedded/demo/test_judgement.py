@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_kcr.embedded.demo.judgement import DemoCheck, DemoVerdict, Interval, interval_ends, repeated
+from airflow_kcr.embedded.flights.producer import Produced
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, Range, TopicName
 from tests.support.documents import sample
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GROUP = GroupId("etl")
+PRODUCED = Produced(records=1, size=1, seconds=1.0)
 PLACE = GroupPartition(GROUP, TopicName("flights"), 0)
 
 
@@ -47,9 +49,9 @@ def test_an_interval_is_sound_when_its_run_succeeded_and_its_checkpoint_has_its_
 
 def test_one_difference_is_enough() -> None:
     passed, failed = (DemoCheck(name="", passed=value, detail="") for value in (True, False))
-    assert DemoVerdict(intervals=(interval(),), checks=(passed,)).sound
-    assert not DemoVerdict(intervals=(interval(6),), checks=(passed,)).sound
-    assert not DemoVerdict(intervals=(interval(),), checks=(passed, failed)).sound
+    assert DemoVerdict(produced=PRODUCED, intervals=(interval(),), checks=(passed,)).sound
+    assert not DemoVerdict(produced=PRODUCED, intervals=(interval(6),), checks=(passed,)).sound
+    assert not DemoVerdict(produced=PRODUCED, intervals=(interval(),), checks=(passed, failed)).sound
 
 
 def test_the_last_interval_is_the_one_that_ends_at_the_last_boundary() -> None:
