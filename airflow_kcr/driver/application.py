@@ -374,7 +374,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         return ControlConsumer(settings, group=member.group, topics=subscription(group), listener=listener)
 
     source = replace(source_of(prepared, member), record=lambda: shared.executors.record)
-    engine = SparkEngine(shared.spark, parts.pipeline, source, shared.sinks.output)
+    engine = SparkEngine(shared.spark, parts.pipeline, source, shared.sinks.writers)
     world = World(
         store=store,
         logs=shared.logs,

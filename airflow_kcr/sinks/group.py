@@ -12,7 +12,7 @@ from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionId
 from airflow_kcr.sinks.contract import DeclaredSink, Sink, SinkOfBatch, SparkNeeds
-from airflow_kcr.spark.context import Output
+from airflow_kcr.spark.context import SinkWriter
 from airflow_kcr.spec import RegionSpec, SinkKind
 from airflow_kcr.store.regions import RegionStore
 
@@ -143,9 +143,9 @@ class GroupSinks:
         for sink in (*self.own.values(), *self.of_others):
             sink.publish(sequence)
 
-    def output(self, call: BatchCall) -> Output:
-        """Return what a batch of the group writes."""
-        return Output({name: SinkOfBatch(sink, call) for name, sink in self.own.items()})
+    def writers(self, call: BatchCall) -> Mapping[str, SinkWriter]:
+        """Return what a batch of the group writes with, by the names of the sinks."""
+        return {name: SinkOfBatch(sink, call) for name, sink in self.own.items()}
 
 
 def opened_sinks(

@@ -42,6 +42,10 @@ class SinkWriter(Protocol):
         """
         ...
 
+    def finish(self) -> object:
+        """Do what is left once nothing of the batch runs any more; called by the engine."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContext:
@@ -121,29 +125,14 @@ class BatchContext:
         return f"{self.region} {self.member} batch {self.batch_id}"
 
 
-class BatchWriter(SinkWriter, Protocol):
-    """One sink for one batch: what the pipeline writes to, and what is done once nothing of the batch runs any more."""
-
-    def finish(self) -> object:
-        """Do what is left; see `Output.finish`."""
-        ...
-
-
-class Output:
-    """What one batch writes into its group's sinks, from its start to its end.
+def finish(writers: Mapping[str, SinkWriter]) -> None:
+    """Finish what a batch wrote to each sink of its group, in the order of their names; nothing of it runs any more.
 
     Args:
-        writers: one for each sink of the group, by its name.
+        writers: by the names of the sinks.
+
+    Raises:
+        SinkError: a sink was not written to, or refuses.
     """
-
-    def __init__(self, writers: Mapping[str, BatchWriter] = MappingProxyType({})) -> None:
-        self.writers = writers
-
-    def finish(self) -> None:
-        """Finish what was written to each sink, in the order of their names; nothing of the batch runs any more.
-
-        Raises:
-            SinkError: a sink was not written to, or refuses.
-        """
-        for name in sorted(self.writers):
-            self.writers[name].finish()
+    for name in sorted(writers):
+        writers[name].finish()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.values import BatchId
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.causes import OUTSIDE, WORDS, condition_of, conditions, essential_line, java_chain
-from airflow_kcr.spark.context import BatchContext, Output
+from airflow_kcr.spark.context import BatchContext, SinkWriter, finish
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.reads import Reader, Source
 from airflow_kcr.spark.session import member_session
@@ -80,7 +80,7 @@ class SparkEngine:
         spark: the application's session, shared with the other members that it hosts.
         pipeline: called with each batch and its context.
         source: where and how to read.
-        output: makes what a batch writes into its group's sinks.
+        writers: makes what a batch writes to its group's sinks with, by their names.
 
     Raises:
         ConfigurationError: the application's settings would break exactness.
@@ -91,12 +91,12 @@ class SparkEngine:
         spark: SparkSession,
         pipeline: Pipeline,
         source: Source,
-        output: Callable[[BatchCall], Output] = lambda call: Output(),
+        writers: Callable[[BatchCall], Mapping[str, SinkWriter]] = lambda call: {},
     ) -> None:
         self._spark = member_session(spark)
         self._pipeline = pipeline
         self._reader = Reader(self._spark, source)
-        self._output = output
+        self._writers = writers
         self._throttling = ThrottlingWatch()
         self._lock = threading.Lock()
         self._running: _Running | None = None
@@ -119,11 +119,10 @@ class SparkEngine:
             RangeUnreadable: one of them: a range is not in its log as it is now.
             EngineLost: Spark is gone; nothing is known of the tasks, and this process can run no batch.
         """
-        output = self._output(call)
-        context = BatchContext.of(call, output.writers)
+        context = BatchContext.of(call, self._writers(call))
         self._refuse_cancelled(call.batch, context)
         try:
-            return self._run(call, context, output)
+            return self._run(call, context)
         except BatchError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, Spark is gone)
@@ -145,7 +144,7 @@ class SparkEngine:
         if first:
             self._interrupt_later(running)
 
-    def _run(self, call: BatchCall, context: BatchContext, output: Output) -> BatchReport:
+    def _run(self, call: BatchCall, context: BatchContext) -> BatchReport:
         # A batch's id is never used again, whatever the region's name is.
         group = JobGroup(self._spark, f"{call.region}/{call.member}/{call.batch}")
         running = _Running(batch=call.batch, group=group, thread=self._current_thread())
@@ -168,7 +167,7 @@ class SparkEngine:
                 self._closed(running)
                 raise
             report = self._finished(running, context, since)
-            self._finish(running, context, output)
+            self._finish(running, context)
             return report
         finally:
             with self._lock:
@@ -213,10 +212,10 @@ class SparkEngine:
             )
         return BatchReport(scans=scans, warnings=tuple(warnings))
 
-    def _finish(self, running: _Running, context: BatchContext, output: Output) -> None:
+    def _finish(self, running: _Running, context: BatchContext) -> None:
         """Finish what the pipeline wrote, now that none of its tasks can write any more."""
         try:
-            output.finish()
+            finish(context.sinks)
         except SinkError as error:
             raise self._outcome(running, context, error) from None
         if running.cancelled.is_set():

@@ -61,7 +61,7 @@ def test_sinks_are_found_in_order_and_fenced(environ: dict[str, str], empty_data
 def test_a_group_without_sinks_writes_where_it_likes() -> None:
     assert checked_sinks(spec(), G, {}, region_id=UNDECLARED) == ()
     assert not GroupSinks(own={}).fenced
-    assert GroupSinks(own={}).output(Table(url="").call({0: (0, 1)})).writers == {}
+    assert GroupSinks(own={}).writers(Table(url="").call({0: (0, 1)})) == {}
 
 
 def test_a_table_that_does_not_fit_is_refused_before_anything_is_consumed(
@@ -105,11 +105,11 @@ def test_what_is_not_set_is_named() -> None:
 
 
 def test_each_batch_has_writers_of_its_own(environ: dict[str, str]) -> None:
-    make = opened(checked_sinks(spec(sink()), G, environ, region_id=UNDECLARED)).output
+    make = opened(checked_sinks(spec(sink()), G, environ, region_id=UNDECLARED)).writers
     call = Table(url=environ["DB"]).call({0: (0, 1)})
     one, other = make(call), make(call)
-    assert one.writers.keys() == {"x"}
-    assert one.writers["x"] is not other.writers["x"]
+    assert one.keys() == {"x"}
+    assert one["x"] is not other["x"]
 
 
 def test_a_word_that_executors_can_not_heed_is_refused_before_any_connection() -> None:

@@ -19,7 +19,6 @@ from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import RegionId
-from airflow_kcr.spark.context import Output
 from airflow_kcr.spark.decoding import decoded, decoding
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.reads import Source
@@ -92,7 +91,7 @@ def test_the_pipelines_of_the_page_about_decoding_do_what_it_says(bench: Bench) 
 
     def engine() -> SparkEngine:
         source = Source(region=REGION, region_id=RegionId("1"), member=member, kafka=kafka.settings, options={})
-        return SparkEngine(bench.spark, names["process"], source, lambda _: Output({"delays": kept}))
+        return SparkEngine(bench.spark, names["process"], source, lambda _: {"delays": kept})
 
     exec(failing, names)
     engine().run(call(topic, {0: (0, 1)}))
@@ -153,7 +152,7 @@ def test_the_page_decodes_protobuf_with_its_python_library(bench: Bench, delay_p
 
     def engine(process: Callable[[DataFrame, BatchContext], None]) -> SparkEngine:
         source = Source(region=REGION, region_id=RegionId("1"), member=member, kafka=kafka.settings, options={})
-        return SparkEngine(bench.spark, process, source, lambda _: Output({"delays": kept, "dead": poison}))
+        return SparkEngine(bench.spark, process, source, lambda _: {"delays": kept, "dead": poison})
 
     def setting_aside(batch: DataFrame, context: BatchContext) -> None:
         with decoding(batch, names["Delays"]()) as found:

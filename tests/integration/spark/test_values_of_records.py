@@ -27,7 +27,7 @@ from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName
 from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.postgres.target import OWN_COLUMNS
 from airflow_kcr.spark.causes import WORDS
-from airflow_kcr.spark.context import Output
+from airflow_kcr.spark.context import SinkWriter
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.pulse import Pulse
@@ -82,8 +82,8 @@ class Failing:
         table = Table(url=self._server.url(), options={"group": GROUP, "region": REGION, "beside": beside})
         table.reset()
 
-        def output(batch: BatchCall) -> Output:
-            return Output({"out": SinkOfBatch(table.sink, batch)})
+        def output(batch: BatchCall) -> Mapping[str, SinkWriter]:
+            return {"out": SinkOfBatch(table.sink, batch)}
 
         source = Source(
             region=REGION, region_id=RegionId("1"), member=MemberId(GROUP, 0), kafka=self._kafka.settings, options={}

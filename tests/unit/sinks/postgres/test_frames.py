@@ -17,7 +17,7 @@ from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.sinks.postgres.target import Target
-from airflow_kcr.spark.context import Output
+from airflow_kcr.spark.context import SinkWriter, finish
 from tests.support.runtime_fakes import CALL
 
 STAGING = Staging(schema="a.b", table='t"x', columns=())
@@ -169,24 +169,24 @@ class TestOutput:
         monkeypatch.setattr(sinks, "jdbc_options", options)
         monkeypatch.setattr(Recorder, "database", None, raising=False)
 
-    def output(self, *names: str) -> tuple[Output, list[str]]:
+    def output(self, *names: str) -> tuple[Mapping[str, SinkWriter], list[str]]:
         done: list[str] = []
         recorders = [Recorder(sink(name=name).target, done) for name in names]
-        return Output({one.target.owner.sink: SinkOfBatch(one, CALL) for one in recorders}), done
+        return {one.target.owner.sink: SinkOfBatch(one, CALL) for one in recorders}, done
 
     def test_is_inserted_after_all_of_it_is_written(self) -> None:
         output, done = self.output("y", "x")
-        for writer in output.writers.values():
+        for writer in output.values():
             writer.write(Rows())  # type: ignore[arg-type]
         assert done == ["stage y", "stage x"]
-        output.finish()
+        finish(output)
         assert done[2:] == ["insert x", "insert y"]
 
     def test_that_was_not_written_is_no_output(self) -> None:
         output, done = self.output("x", "y")
-        output.writers["y"].write(Rows())  # type: ignore[arg-type]
+        output["y"].write(Rows())  # type: ignore[arg-type]
         with pytest.raises(SinkError, match="sink x of group g, batch b> was not written to"):
-            output.finish()
+            finish(output)
         assert done == ["stage y"]
 
     def test_that_failed_is_none_though_the_pipeline_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,17 +194,12 @@ class TestOutput:
         with monkeypatch.context() as failing:
             failing.setattr(Rows, "save", lambda _: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                output.writers["x"].write(Rows())  # type: ignore[arg-type]
+                output["x"].write(Rows())  # type: ignore[arg-type]
         with pytest.raises(SinkError, match="was written to already"):
-            output.writers["x"].write(Rows())  # type: ignore[arg-type]
+            output["x"].write(Rows())  # type: ignore[arg-type]
         with pytest.raises(SinkError, match="the write failed, and the pipeline went on; let its error through"):
-            output.finish()
+            finish(output)
         assert done == ["stage x"]
-
-    def test_of_a_pipeline_without_sinks_is_nothing(self) -> None:
-        output = Output()
-        output.finish()
-        assert output.writers == {}
 
     def test_shows_no_url(self) -> None:
         assert repr(SinkOfBatch(sink(), CALL)) == "<sink x of group g, batch b>"
