@@ -247,6 +247,19 @@ class SeekMap(PartitionMap[SeekEntry]):
         return SeekMap({**self._rows, **fresh}) if fresh else self
 
 
+def past_skips(offset: Offset, skips: Iterable[Offset]) -> Offset:
+    """Return the next offset at or after one that no person chose to step over.
+
+    Args:
+        offset: where to look from.
+        skips: the skipped offsets, in their order.
+    """
+    for skipped in skips:
+        if skipped == offset:
+            offset = Offset(skipped + 1)
+    return offset
+
+
 def from_offsets(offsets: Mapping[GroupPartition, Offset], source: SeekSource) -> SeekMap:
     """Return a seek map that resumes every partition of `offsets` there, all from one source."""
     return SeekMap({p: SeekEntry(offset=o, source=source) for p, o in offsets.items()})

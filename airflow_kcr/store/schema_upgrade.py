@@ -22,7 +22,7 @@ from airflow_kcr import libpq
 from airflow_kcr.errors import StoreBusy, StoreRefused
 from airflow_kcr.floods import unflooded
 from airflow_kcr.store.postgres.connections import connect_under, driver_of
-from airflow_kcr.store.postgres.failures import Address, before_commit, cause_of
+from airflow_kcr.store.postgres.failures import address_of, before_commit, cause_of
 from airflow_kcr.store.postgres.revision import HEAD, SCHEMA, revision_of, too_new
 from airflow_kcr.store.postgres.statements import load
 
@@ -163,8 +163,8 @@ def _require_own_session(connection: Connection) -> None:
     """Refuse a pooler: the upgrade's lock is of the session, as it outlasts the transactions of the migrations."""
     if driver_of(connection.connection).is_pooled:
         raise StoreRefused(
-            f"the store at {Address(connection.engine.url)} is behind a pooler, and an upgrade needs a session of its "
-            f"own; {libpq.DIRECTLY}; nothing was changed"
+            f"the store at {address_of(connection.engine.url)} is behind a pooler, and an upgrade needs a session of "
+            f"its own; {libpq.DIRECTLY}; nothing was changed"
         )
 
 
@@ -179,6 +179,6 @@ def _connected(url: str) -> Iterator[Connection]:
         with engine.connect() as connection:
             yield connection
     except SQLAlchemyError as error:
-        raise before_commit(error, Address(target), time.monotonic() - began) from error
+        raise before_commit(error, address_of(target), time.monotonic() - began) from error
     finally:
         engine.dispose()

@@ -31,13 +31,12 @@ from airflow_kcr.protocol.values import (
     TopicName,
 )
 from airflow_kcr.sinks.contract import SinkOwner
-from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.sink import PostgresSink
-from airflow_kcr.sinks.postgres.staging import Column, Staging
+from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.sinks.postgres.target import Target, names
 
 GROUP = GroupId("g")
-COLUMNS = (Column(name="value", type="text"), Column(name="size", type="bigint"))
+COLUMNS = {"value": "text", "size": "bigint"}
 QUICK = Timeouts(lease=timedelta(seconds=3), renew=timedelta(seconds=1), batch=timedelta(seconds=10))
 """Times with which a frozen transaction is ended within two seconds."""
 
@@ -137,7 +136,7 @@ class Table:
             statement = f"INSERT INTO {into} ({named}) VALUES ({values})".encode()
             cursor.executemany(statement, list(rows))
 
-    def run(self, ranges: Mapping[int, tuple[int, int]], **options: Any) -> Inserted:  # noqa: ANN401 (as `call`)
+    def run(self, ranges: Mapping[int, tuple[int, int]], **options: Any) -> int:  # noqa: ANN401 (as `call`)
         """Stage and insert a batch."""
         call = self.call(ranges, **options)
         return self.sink.insert(call, self.staged(call))

@@ -16,13 +16,13 @@ from airflow_kcr.sinks.files.contents import RegionLedger, timelines_in
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.postgres.sink import PostgresSink
-from airflow_kcr.sinks.postgres.staging import Column, Staging
+from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.store.regions import RegionStore
 from tests.support.member_accounts import Place
 from tests.support.plain_engine import Written
 from tests.support.sink_files import SCHEMA, LocalFolder, RecordRewriter, manifests_in, records_in
 
-COLUMNS = (Column(name="value", type="text"),)
+COLUMNS = {"value": "text"}
 
 
 def write_tables(

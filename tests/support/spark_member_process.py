@@ -22,7 +22,6 @@ from airflow_kcr.driver.process import run_members
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.sinks.files.sink import FileSink
-from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.spark import session
@@ -57,7 +56,7 @@ def _put_up(gates: Gates) -> None:
         setattr(place, name, _behind(gates, gate, getattr(place, name)))
     insert = PostgresSink.insert
 
-    def held(self: PostgresSink, call: BatchCall, staged: Staging) -> Inserted:
+    def held(self: PostgresSink, call: BatchCall, staged: Staging) -> int:
         gates.wait("staged")
         inserted = insert(self, call, staged)
         gates.wait("published")

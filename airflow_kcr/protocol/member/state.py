@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from airflow_kcr.errors import IllegalEvent, KcrError
+from airflow_kcr.protocol import offsets
 from airflow_kcr.protocol.member.messages import Assigned, CommitAnswered, Effect, RangesPlanned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.commands import EventMark, Found, Register
@@ -476,10 +477,7 @@ def is_at_limit(member: MemberMachine, view: MemberRegion) -> bool:
 
 def past_skips(view: MemberRegion | None, partition: GroupPartition, offset: Offset) -> Offset:
     """Return the next offset at or after `offset` that is not skipped, as far as the view tells."""
-    for skipped in () if view is None else view.skips.get(partition, ()):
-        if skipped == offset:
-            offset = Offset(skipped + 1)
-    return offset
+    return offset if view is None else offsets.past_skips(offset, view.skips.get(partition, ()))
 
 
 def own(member: MemberMachine) -> Incarnation:

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleIncarnation, UnknownMember
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekMap, past_skips
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.archive import NOTHING, Archive, Named
 from airflow_kcr.protocol.region.events import Body, Event
@@ -490,10 +490,7 @@ class Region:
 
     def past_skips(self, partition: GroupPartition, offset: Offset) -> Offset:
         """Return the next offset at or after `offset` that is not skipped."""
-        for skipped in self.skips.get(partition, ()):
-            if skipped == offset:
-                offset = Offset(skipped + 1)
-        return offset
+        return past_skips(offset, self.skips.get(partition, ()))
 
 
 NO_SEEK = SeekMap({})

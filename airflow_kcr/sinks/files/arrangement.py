@@ -28,24 +28,7 @@ are."""
 
 @dataclass(slots=True, kw_only=True)
 class Arrangement:
-    """The files of a checkpoint, as they come together."""
-
-    schemas: list[str] = field(default_factory=list)
-    files: list[DataFile] = field(default_factory=list)
-    batches: list[BatchId] = field(default_factory=list)
-    superfluous: list[str] = field(default_factory=list)
-    """Folders that are no longer needed once the manifest is written."""
-
-    def schema(self, text: str) -> int:
-        """Return the number of a schema."""
-        if text not in self.schemas:
-            self.schemas.append(text)
-        return self.schemas.index(text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arranger:
-    """Arranges a sink's checkpoints.
+    """The files of one checkpoint of a sink, as they come together.
 
     Args:
         target: the sink.
@@ -58,11 +41,16 @@ class Arranger:
     folder: Folder
     rewriter: Rewriter
     since: int
+    schemas: list[str] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
+    batches: list[BatchId] = field(default_factory=list)
+    superfluous: list[str] = field(default_factory=list)
+    """Folders that are no longer needed once the manifest is written."""
 
-    def arranged(
+    def arrange(
         self, contents: CheckpointContents, undone: Sequence[Manifest], retired: Mapping[CheckpointId, Retired]
-    ) -> Arrangement:
-        """Return the files of a checkpoint.
+    ) -> None:
+        """Put the files of a checkpoint together.
 
         Args:
             contents: what is accepted.
@@ -72,32 +60,34 @@ class Arranger:
         Raises:
             SinkError: the list of an accepted batch is missing, or files can't be written.
         """
-        found = Arrangement()
         owners = _last_holders(undone, retired)
         batches = [p for p in contents.batches if owners.get(p.batch_id, p.checkpoint.sequence >= self.since)]
-        found.batches = [p.batch_id for p in batches]
+        self.batches = [p.batch_id for p in batches]
         into = layout.compacted(contents.id)
         for manifest in undone:
             rest = [p for p in batches if owners.get(p.batch_id) is manifest]
-            self._add_rest(found, manifest, rest, into)
+            self._add_rest(manifest, rest, into)
         own = [p for p in batches if p.batch_id not in owners]
         small: dict[int, list[tuple[AcceptedBatch, DataFile]]] = {}
         for batch, listed in zip(own, self._lists(own), strict=True):
-            number = found.schema(listed.schema)
+            number = self._number(listed.schema)
             if not batch.is_whole:
                 name = f"{into}/{batch.batch_id}"
-                found.files += self._rewritten(
-                    [f.path for f in listed.files], found.schemas, number, name, _kept([batch])
-                )
+                self._rewrite([f.path for f in listed.files], number, name, _kept([batch]))
                 continue
             for file in listed.files:
                 if file.bytes * SMALL < self.target.file_size:
                     small.setdefault(number, []).append((batch, file))
                 else:
-                    found.files.append(DataFile(path=file.path, bytes=file.bytes, schema=number))
+                    self.files.append(DataFile(path=file.path, bytes=file.bytes, schema=number))
         for number in sorted(small):
-            self._add_small(found, number, small[number], into)
-        return found
+            self._add_small(number, small[number], into)
+
+    def _number(self, schema: str) -> int:
+        """Return the number of a schema."""
+        if schema not in self.schemas:
+            self.schemas.append(schema)
+        return self.schemas.index(schema)
 
     def _lists(self, batches: Sequence[AcceptedBatch]) -> Iterator[BatchList]:
         folders = [layout.attempt(p.checkpoint, p.batch_id, p.epoch) for p in batches]
@@ -113,44 +103,39 @@ class Arranger:
                 )
             yield listed
 
-    def _add_rest(self, found: Arrangement, manifest: Manifest, rest: Sequence[AcceptedBatch], into: str) -> None:
+    def _add_rest(self, manifest: Manifest, rest: Sequence[AcceptedBatch], into: str) -> None:
         """Take over what is still accepted of a checkpoint that was undone."""
         if not rest:
             return
         for place, text in enumerate(manifest.schemas):
             sources = [f.path for f in manifest.files if f.schema == place]
             if sources:
-                number = found.schema(text)
-                name = f"{into}/of-{manifest.checkpoint}-{place}"
-                found.files += self._rewritten(sources, found.schemas, number, name, _kept(rest))
+                self._rewrite(sources, self._number(text), f"{into}/of-{manifest.checkpoint}-{place}", _kept(rest))
 
-    def _add_small(
-        self, found: Arrangement, number: int, small: Sequence[tuple[AcceptedBatch, DataFile]], into: str
-    ) -> None:
+    def _add_small(self, number: int, small: Sequence[tuple[AcceptedBatch, DataFile]], into: str) -> None:
         if len(small) < FEWEST:
-            found.files += [DataFile(path=f.path, bytes=f.bytes, schema=number) for _, f in small]
+            self.files += [DataFile(path=f.path, bytes=f.bytes, schema=number) for _, f in small]
             return
         sources, size = [file.path for _, file in small], sum(file.bytes for _, file in small)
-        found.files += self._rewritten(sources, found.schemas, number, f"{into}/small-{number}", None, size)
-        listed = {f.path.rpartition("/")[0] for f in found.files}
+        self._rewrite(sources, number, f"{into}/small-{number}", None, size)
+        listed = {f.path.rpartition("/")[0] for f in self.files}
         folders = dict.fromkeys(layout.attempt(p.checkpoint, p.batch_id, p.epoch) for p, _ in small)
-        found.superfluous += [folder for folder in folders if folder not in listed]
+        self.superfluous += [folder for folder in folders if folder not in listed]
 
-    def _rewritten(
+    def _rewrite(
         self,
         sources: Sequence[str],
-        schemas: Sequence[str],
         number: int,
         into: str,
         kept: Mapping[TopicPartition, tuple[Range, ...]] | None,
         size: int = 0,
-    ) -> list[DataFile]:
+    ) -> None:
         if not sources:
-            return []
+            return
         wanted = size / self.target.file_size if self.target.file_size else 0
         files = max(1, round(wanted), -(-len(sources) // FILES_IN_ONE))
-        made = self.rewriter.rewrite(sources, schemas[number], into, files=files, kept=kept)
-        return [DataFile(path=path, bytes=made[path], schema=number) for path in sorted(made)]
+        made = self.rewriter.rewrite(sources, self.schemas[number], into, files=files, kept=kept)
+        self.files += [DataFile(path=path, bytes=made[path], schema=number) for path in sorted(made)]
 
 
 def _last_holders(undone: Sequence[Manifest], retired: Mapping[CheckpointId, Retired]) -> dict[str, Manifest | None]:

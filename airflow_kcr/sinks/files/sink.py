@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.offsets import SeekSource
+from airflow_kcr.protocol.offsets import SeekSource, past_skips
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import Sink, SinkOwner
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.arrangement import Arrangement, Arranger
+from airflow_kcr.sinks.files.arrangement import Arrangement
 from airflow_kcr.sinks.files.columns import Columns, require_one_type
 from airflow_kcr.sinks.files.contents import (
     CheckpointContents,
@@ -299,8 +299,8 @@ class FileSink(Sink):
         return True
 
     def _arranged(self, contents: CheckpointContents, marker: Marker) -> Arrangement:
-        arranger = Arranger(target=self.target, folder=self.folder, rewriter=self._rewriter, since=marker.since)
-        found = arranger.arranged(contents, self._undone_before(contents), self._given_up_before(contents))
+        found = Arrangement(target=self.target, folder=self.folder, rewriter=self._rewriter, since=marker.since)
+        found.arrange(contents, self._undone_before(contents), self._given_up_before(contents))
         require_one_type(f"{self.target}: checkpoint {contents.id}", found.schemas)
         return found
 
@@ -376,12 +376,4 @@ class FileSink(Sink):
         if not asked:
             return {}
         done = self._ledger.progress(order.timeline, self.owner.group)
-        return {p: _past(done[p], order.skips.get(p, ())) if p in done else None for p in asked}
-
-
-def _past(offset: Offset, skips: tuple[Offset, ...]) -> Offset:
-    """Return the next offset at or after `offset` that a person did not choose to step over."""
-    for skipped in sorted(skips):
-        if skipped == offset:
-            offset = Offset(skipped + 1)
-    return offset
+        return {p: past_skips(done[p], sorted(order.skips.get(p, ()))) if p in done else None for p in asked}

@@ -9,15 +9,14 @@ from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.sinks.contract import require_coordinates
 from airflow_kcr.sinks.postgres.addresses import jdbc
 from airflow_kcr.sinks.postgres.database import Database
-from airflow_kcr.sinks.postgres.staging import Column, Staging
+from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.sinks.postgres.texts import as_text
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spark.session import POSTGRES_DRIVER
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 DRIVER_CLASS: Final = "org.postgresql.Driver"
@@ -52,7 +51,7 @@ _WRITER: Final[Mapping[str, str]] = {
 }
 
 
-def columns_of(shown: str, names: list[str], types: Mapping[str, DataType]) -> tuple[Column, ...]:
+def columns_of(shown: str, names: list[str], types: Mapping[str, DataType]) -> dict[str, str]:
     """Return what a DataFrame writes beside the coordinates, with the types of a table that is made for it.
 
     Args:
@@ -67,7 +66,7 @@ def columns_of(shown: str, names: list[str], types: Mapping[str, DataType]) -> t
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SinkError(f"column {', '.join(twice)} is there twice (schema: {shown})")
-    return tuple(Column(name=n, type=sql_type(n, types[n].simpleString())) for n in names if n not in COORDINATES)
+    return {name: sql_type(name, types[name].simpleString()) for name in names if name not in COORDINATES}
 
 
 def sql_type(column: str, kind: str) -> str:
@@ -96,7 +95,7 @@ def staged_columns(rows: DataFrame, names: Iterable[str]) -> DataFrame:
 
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
 
-    def column(name: str) -> SparkColumn:
+    def column(name: str) -> Column:
         return functions.col(f"`{name.replace('`', '``')}`")
 
     return rows.select(

@@ -8,7 +8,6 @@ same partitions waits, and then finds progress where its batch does not start.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
@@ -19,21 +18,11 @@ from airflow_kcr.sinks.postgres.staging import ROW, Staging
 from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, Target, TargetTable, names, quoted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inserted:
-    """What became of a batch's rows."""
-
-    staged: int
-    """How many rows waited, those of tasks that ran twice among them."""
-
-    written: int
-    """How many came into the target, or replaced a row there."""
-
-
-def insert(table: TargetTable, call: BatchCall, staging: Staging) -> Inserted:
+def insert(table: TargetTable, call: BatchCall, staging: Staging) -> int:
     """Bring the staged rows of a batch into the target, and move its progress; in the caller's transaction.
 
-    Said again for a batch that is in the target, it changes nothing.
+    Said again for a batch that is in the target, it changes nothing. Returns how many rows came into the target, or
+    replaced one there.
 
     Raises:
         SinkAhead: a later epoch or timeline has been here: this process is out of date.
@@ -46,7 +35,7 @@ def insert(table: TargetTable, call: BatchCall, staging: Staging) -> Inserted:
     bookkeeping.start_progress(table, call.timeline, call.epoch, starts)
     before = bookkeeping.lock_progress(table, call.ranges)
     if all(row.batch == call.batch for row in before.values()):
-        return Inserted(staged=staged, written=0)
+        return 0
     _require_progress(table.target, call, before)
     _require_staged(table, call, staging)
     # Where nothing is there twice, or in the target already, every staged row goes in.
@@ -61,7 +50,7 @@ def insert(table: TargetTable, call: BatchCall, staging: Staging) -> Inserted:
         offsets={p: Offset(max(before[p].offset, call.progress.get(p, r.to), r.to)) for p, r in call.ranges.items()},
         stepped_over={p: max(r.from_ - before[p].offset, 0) for p, r in call.ranges.items()},
     )
-    return Inserted(staged=staged, written=written)
+    return written
 
 
 def is_inserted(table: TargetTable, call: BatchCall) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from airflow_kcr.errors import SinkAhead
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.offsets import SeekSource
+from airflow_kcr.protocol.offsets import SeekSource, past_skips
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.postgres import bookkeeping
 from airflow_kcr.sinks.postgres.earlier import rows_kept
@@ -54,10 +54,11 @@ def reset(table: TargetTable, order: ResetSinks) -> dict[GroupPartition, Offset 
     places = {p: t.current for p, t in asked.items() if t.current is not None}
     starts = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
     _roll_back(table, order, starts)
-    skipped = _past_skips(here, order.skips)
+    past = {p: past_skips(row.offset, sorted(order.skips.get(p, ()))) for p, row in here.items()}
+    skipped = {p: offset for p, offset in past.items() if offset != here[p].offset}
     if skipped:
         _set(table, order, skipped)
-    return {p: skipped.get(p, here[p].offset) if p in here else None for p in asked}
+    return {p: past.get(p) for p in asked}
 
 
 def _roll_back(table: TargetTable, order: ResetSinks, starts: Mapping[GroupPartition, Offset]) -> None:
@@ -71,21 +72,6 @@ def _roll_back(table: TargetTable, order: ResetSinks, starts: Mapping[GroupParti
             raise rows_kept(table, "rows that were deleted", "DELETE")
     bookkeeping.start_progress(table, order.timeline, order.epoch, starts)
     _set(table, order, starts)
-
-
-def _past_skips(
-    here: Mapping[GroupPartition, bookkeeping.TargetProgress], skips: Mapping[GroupPartition, tuple[Offset, ...]]
-) -> dict[GroupPartition, Offset]:
-    """Return where progress goes that stands at a skipped record."""
-    moved: dict[GroupPartition, Offset] = {}
-    for partition, row in here.items():
-        offset = row.offset
-        for skipped in sorted(skips.get(partition, ())):
-            if skipped == offset:
-                offset = Offset(skipped + 1)
-        if offset != row.offset:
-            moved[partition] = offset
-    return moved
 
 
 def _set(table: TargetTable, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]) -> None:

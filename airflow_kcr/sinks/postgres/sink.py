@@ -20,8 +20,7 @@ from airflow_kcr.protocol.values import GroupPartition, Offset
 from airflow_kcr.sinks.contract import Sink
 from airflow_kcr.sinks.postgres import checks, frames, insertion, resets, staging
 from airflow_kcr.sinks.postgres.database import Database, SinkBusy
-from airflow_kcr.sinks.postgres.insertion import Inserted
-from airflow_kcr.sinks.postgres.staging import Column, Staging
+from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.sinks.postgres.target import Target, TargetTable
 from airflow_kcr.spark.causes import WORDS, of_postgres
 from airflow_kcr.store.regions import RegionStore
@@ -136,7 +135,7 @@ class PostgresSink(Sink):
         self._tidy(order)
         return answer
 
-    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], Inserted]:
+    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], int]:
         """Have executors fill the staging table of the batch in parallel, and return its insertion.
 
         Spark's own JDBC writer was measured faster than COPY from Python. The rows are inserted after the pipeline has
@@ -146,7 +145,7 @@ class PostgresSink(Sink):
             rows.schema.simpleString(), rows.columns, {f.name: f.dataType for f in rows.schema.fields}
         )
         staged = self.stage(call, columns)
-        named = frames.staged_columns(rows, [column.name for column in columns])
+        named = frames.staged_columns(rows, columns)
         options = frames.jdbc_options(self.database, staged)
         try:
             named.write.format("jdbc").options(**options).mode("append").save()
@@ -166,12 +165,12 @@ class PostgresSink(Sink):
         constraint = None if said is None else said.getConstraint()
         return self.database.refusal(str(thrown.getSQLState()), column=column, constraint=constraint)
 
-    def stage(self, call: BatchCall, columns: Sequence[Column]) -> Staging:
+    def stage(self, call: BatchCall, columns: Mapping[str, str]) -> Staging:
         """Make the table that executors write a batch's rows into, and the target if there is none yet.
 
         Args:
             call: the batch.
-            columns: what the pipeline writes, without the coordinates.
+            columns: what the pipeline writes, without the coordinates: their types, as SQL has them, by their names.
 
         Raises:
             SinkError: the columns don't fit the target, or the database refuses.
@@ -179,8 +178,8 @@ class PostgresSink(Sink):
         with self._opened(f"stage batch {call.batch}") as table:
             return staging.make(table, call.batch, call.epoch, columns)
 
-    def insert(self, call: BatchCall, staged: Staging) -> Inserted:
-        """Insert what executors have staged, and drop the staging table in the same transaction.
+    def insert(self, call: BatchCall, staged: Staging) -> int:
+        """Insert what executors have staged, and drop the staging table; return how many rows went into the target.
 
         Raises:
             SinkAhead: this process is out of date.
@@ -195,7 +194,7 @@ class PostgresSink(Sink):
                 _LOG.warning("%s: batch %s is published again: %s", self.target, call.batch, error)
         raise self._lost(f"publish batch {call.batch}")  # never reached: the last attempt raises
 
-    def _insert(self, call: BatchCall, staged: Staging) -> Inserted:
+    def _insert(self, call: BatchCall, staged: Staging) -> int:
         found = self._found()
         try:
             with self.database.transaction(self._timeouts.batch) as connection:
@@ -209,7 +208,7 @@ class PostgresSink(Sink):
             known = insertion.is_inserted(table, call)
         if not known:
             raise SinkBusy(f"{self.target}: batch {call.batch} is not published: the connection was lost before")
-        return Inserted(staged=0, written=0)
+        return 0
 
     def _tidy(self, order: ResetSinks) -> None:
         """Drop what older epochs have staged; where that fails, the next reset does it."""

@@ -10,7 +10,7 @@ unusual. So its creator notes the server's crash mark, and the insertion compare
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -44,15 +44,6 @@ _WITHOUT_ZONE: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column that a pipeline writes."""
-
-    name: str
-    type: str
-    """As SQL has it; used where the target does not have the column yet, because there is no target."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
     """Where the rows of one batch wait."""
 
@@ -73,19 +64,25 @@ class Staging:
         return quoted(self.schema, self.table)
 
 
-def make(table: TargetTable, batch: BatchId, epoch: Epoch, columns: Sequence[Column]) -> Staging:
+def make(table: TargetTable, batch: BatchId, epoch: Epoch, columns: Mapping[str, str]) -> Staging:
     """Make the staging table of a batch, and the target if there is none yet.
+
+    Args:
+        table: the target.
+        batch: whose rows wait.
+        epoch: its epoch.
+        columns: what the pipeline writes, with the types that they get where there is no target yet.
 
     Raises:
         SinkError: the columns don't fit the target; the message names them.
     """
     target = table.target
-    ours = [column.name for column in columns if column.name.startswith(PREFIX)]
+    ours = [name for name in columns if name.startswith(PREFIX)]
     if ours:
         raise SinkError(
             f"{target}: column {', '.join(ours)} begins with {PREFIX}, as only the sink's own do; rename it"
         )
-    too_long = [column.name for column in columns if is_too_long(column.name)]
+    too_long = [name for name in columns if is_too_long(name)]
     if too_long:
         raise SinkError(
             f"{target}: column {', '.join(too_long)} is longer than the {LONGEST} bytes that Postgres keeps of a name; "
@@ -101,15 +98,15 @@ def make(table: TargetTable, batch: BatchId, epoch: Epoch, columns: Sequence[Col
             bookkeeping.remember_target(table, table.source)
         existing = table.read_columns()
     computed = frozenset(name for (name,) in table.run("computed_columns"))
-    _require_fit(table, existing, columns, computed)
+    _require_fit(table, existing, columns.keys(), computed)
     digest = hashlib.blake2s(batch.encode(), digest_size=8).hexdigest()
-    types = {column.name: existing[column.name].type for column in columns}
-    cast = {column.name: types[column.name] for column in columns if _needs_zone(column.type, types[column.name])}
+    types = {name: existing[name].type for name in columns}
+    cast = {name: types[name] for name, given in columns.items() if _needs_zone(given, types[name])}
     own = {name: f"{kind} NOT NULL" for name, kind in {**COORDINATES, ROW: "bigint"}.items()}
     staging = Staging(
         schema=table.schema,
         table=f"{_PREFIX}{table.source}_{epoch}_{digest}",
-        columns=tuple(column.name for column in columns),
+        columns=tuple(columns),
         cast=cast,
         crash_mark=bookkeeping.ensure_crash_mark(table),
     )
@@ -128,12 +125,12 @@ def _needs_zone(given: str, there: str) -> bool:
     return given in _WITHOUT_ZONE and ("with time zone" in there or there.startswith("tstz"))
 
 
-def _make_target(table: TargetTable, columns: Sequence[Column]) -> None:
+def _make_target(table: TargetTable, columns: Mapping[str, str]) -> None:
     target = table.target
-    missing = [name for name in target.key if name not in {column.name for column in columns}]
+    missing = [name for name in target.key if name not in columns]
     if missing:
         raise SinkError(f"{target}: column {', '.join(missing)} of the key is not in what the pipeline writes")
-    definitions = _definitions({**{c.name: c.type for c in columns}, **OWN_COLUMNS})
+    definitions = _definitions({**columns, **OWN_COLUMNS})
     if target.mode is SinkMode.UPSERT:
         definitions += f", PRIMARY KEY ({names(target.key)})"
     table.run("make_target", {"definitions": definitions})
@@ -141,16 +138,15 @@ def _make_target(table: TargetTable, columns: Sequence[Column]) -> None:
 
 
 def _require_fit(
-    table: TargetTable, existing: Mapping[str, TargetColumn], columns: Sequence[Column], computed: frozenset[str]
+    table: TargetTable, existing: Mapping[str, TargetColumn], written: Set[str], computed: frozenset[str]
 ) -> None:
     target = table.target
-    written = {column.name for column in columns}
     if written & computed:
         raise SinkError(
             f"{target}: Postgres computes column {', '.join(sorted(written & computed))} of table {table.schema}."
             f"{table.name} by itself (GENERATED ALWAYS); leave it out in the pipeline"
         )
-    unknown = [column.name for column in columns if column.name not in existing]
+    unknown = [name for name in written if name not in existing]
     if unknown:
         raise SinkError(
             f"{target}: table {table.schema}.{table.name} has no column {', '.join(unknown)}; add it to the table, or "

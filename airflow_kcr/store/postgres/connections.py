@@ -83,7 +83,7 @@ def connect_under(engine: Engine, settings: Mapping[str, str]) -> None:
         engine: not connected yet.
         settings: of the server, by their names.
     """
-    address = failures.Address(engine.url)
+    address = failures.address_of(engine.url)
 
     def connect(_dialect: Dialect, _record: object, _args: object, parameters: dict[str, object]) -> libpq.Connection:
         try:
@@ -137,7 +137,7 @@ def server_at(url: str | URL) -> Server:
             version, is_standby, now = connection.execute(_SERVER).one()
             is_pooled = driver_of(connection.connection).is_pooled
     except failures.FAILURES as error:
-        raise failures.before_commit(error, failures.Address(engine.url), monotonic() - began) from error
+        raise failures.before_commit(error, failures.address_of(engine.url), monotonic() - began) from error
     finally:
         engine.dispose()
     return Server(version=version, is_standby=is_standby, is_pooled=is_pooled, now=now)
@@ -193,7 +193,7 @@ class Connections:
     def __init__(self, engine: Engine, read_rules: Callable[[str], RegionRules]) -> None:
         self._engine = engine
         self._read_rules = read_rules
-        self._address = failures.Address(engine.url)
+        self._address = failures.address_of(engine.url)
         self._schema_is_current = False
 
     @contextmanager

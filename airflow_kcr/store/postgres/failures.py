@@ -47,21 +47,16 @@ _BY_CONSTRAINT: Final[Mapping[str, tuple[type[errors.KcrError], str | None]]] = 
 """What a row is refused for, and what is said of it; None: the caller knows the names."""
 
 
-class Address:
-    """Where a store is, for messages: never its password.
+def address_of(url: URL) -> str:
+    """Return where a store is, for messages: never its password.
 
     Args:
         url: the engine's URL.
     """
-
-    def __init__(self, url: URL) -> None:
-        socket = url.query.get("host")
-        host = url.host or (socket if isinstance(socket, str) else "") or "localhost"
-        port = f":{url.port}" if url.port else ""
-        self._text = f"{url.username or ''}@{host}{port}/{url.database or ''}".removeprefix("@")
-
-    def __str__(self) -> str:
-        return self._text
+    socket = url.query.get("host")
+    host = url.host or (socket if isinstance(socket, str) else "") or "localhost"
+    port = f":{url.port}" if url.port else ""
+    return f"{url.username or ''}@{host}{port}/{url.database or ''}".removeprefix("@")
 
 
 def cause_of(error: BaseException | None) -> BaseException | None:
@@ -69,7 +64,7 @@ def cause_of(error: BaseException | None) -> BaseException | None:
     return error.orig if isinstance(error, DBAPIError) else error
 
 
-def before_commit(error: Exception, address: Address, seconds: float) -> errors.KcrError:
+def before_commit(error: Exception, address: str, seconds: float) -> errors.KcrError:
     """Return the error for a failure before COMMIT was sent: nothing was changed.
 
     Args:
@@ -105,7 +100,7 @@ def before_commit(error: Exception, address: Address, seconds: float) -> errors.
     )
 
 
-def _not_reached(cause: BaseException | None, address: Address, seconds: float) -> errors.StoreUnavailable:
+def _not_reached(cause: BaseException | None, address: str, seconds: float) -> errors.StoreUnavailable:
     """Return the error for a connection that is lost, or was never made."""
     known = libpq.not_made(str(cause))
     if known is not None and known.is_refusal:
@@ -116,7 +111,7 @@ def _not_reached(cause: BaseException | None, address: Address, seconds: float) 
     )
 
 
-def outcome_unknown(address: Address, seconds: float) -> errors.OutcomeUnknown:
+def outcome_unknown(address: str, seconds: float) -> errors.OutcomeUnknown:
     """Return the error for a COMMIT whose answer was lost."""
     return errors.OutcomeUnknown(
         f"the connection to the store at {address} was lost while COMMIT was on its way, after {seconds:.1f} s; "

@@ -193,7 +193,7 @@ def test_any_name_of_a_table_a_schema_and_a_key_is_one(empty_database_url: str, 
     execute(empty_database_url, f'CREATE SCHEMA "{quoted}"')
     keyed = {"mode": mode, "key": (name,)} if mode is SinkMode.UPSERT else {"mode": mode}
     out = Table(url=empty_database_url, delivery=Delivery.EXACTLY_ONCE, options={"table": f"{name}.t{name}", **keyed})
-    columns = (type(COLUMNS[0])(name=name, type="text"), COLUMNS[1])
+    columns = {name: "text", "size": "bigint"}
     for epoch in (1, 2):
         out.epoch = out.timeline = epoch
         out.reset({0: 0})
@@ -211,7 +211,7 @@ def test_a_name_that_postgres_would_cut_is_told_as_such(empty_database_url: str)
         Table(url=empty_database_url, options={"table": name}).sink.check()
     out = Table(url=empty_database_url)
     with pytest.raises(SinkError, match=r"longer than the 63 bytes.*shorter one in the pipeline"):
-        out.sink.stage(out.call({0: (0, 1)}), (type(COLUMNS[0])(name=name, type="text"),))
+        out.sink.stage(out.call({0: (0, 1)}), {name: "text"})
 
 
 @pytest.mark.parametrize(
@@ -221,4 +221,4 @@ def test_a_column_that_postgres_computes_is_told_as_such(empty_database_url: str
     out = filled(empty_database_url)
     execute(empty_database_url, f"ALTER TABLE out ADD COLUMN {column}")
     with pytest.raises(SinkError, match=r"computes column doubled .*leave it out in the pipeline"):
-        out.sink.stage(out.call({0: (1000, 1001)}), (*COLUMNS, type(COLUMNS[0])(name="doubled", type="bigint")))
+        out.sink.stage(out.call({0: (1000, 1001)}), {**COLUMNS, "doubled": "bigint"})

@@ -295,7 +295,7 @@ def test_a_publication_that_a_lock_held_up_is_tried_again(empty_database_url: st
         wait_for(empty_database_url, WAITS_FOR_A_LOCK)
         wait_for(empty_database_url, f"SELECT WHERE NOT EXISTS ({WAITS_FOR_A_LOCK})")
         other.rollback()
-        assert publishes.result(20).written == 5
+        assert publishes.result(20) == 5
     assert sink.ATTEMPTS > 1
 
 

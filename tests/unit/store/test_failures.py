@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from airflow_kcr.errors import StoreRefused, StoreUnavailable
-from airflow_kcr.store.postgres.failures import Address, before_commit
+from airflow_kcr.store.postgres.failures import address_of, before_commit
 
-ADDRESS = Address(make_url("postgresql://kcr:hunter2@db.example.com/kcr"))
+ADDRESS = address_of(make_url("postgresql://kcr:hunter2@db.example.com/kcr"))
 AT = 'connection failed: connection to server at "10.0.0.1", port 5432 failed: '
 
 

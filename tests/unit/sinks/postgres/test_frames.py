@@ -13,7 +13,6 @@ from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionName
 from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.postgres import frames as sinks
 from airflow_kcr.sinks.postgres.frames import columns_of, jdbc_options, sql_type
-from airflow_kcr.sinks.postgres.insertion import Inserted
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.sinks.postgres.target import Target
@@ -78,7 +77,7 @@ class TestColumns:
     def test_are_those_beside_the_coordinates(self) -> None:
         names = ["topic", "partition", "offset", "b", "a"]
         found = columns_of("…", names, dict.fromkeys(names, Kind("int")))  # type: ignore[arg-type]
-        assert [(c.name, c.type) for c in found] == [("b", "integer"), ("a", "integer")]
+        assert list(found.items()) == [("b", "integer"), ("a", "integer")]
 
     def test_without_coordinates_are_refused(self) -> None:
         with pytest.raises(SinkError, match="no column topic, offset"):
@@ -125,9 +124,9 @@ class Recorder(PostgresSink):
         self.done.append(f"stage {self.target.owner.sink}")
         return STAGING
 
-    def insert(self, call: BatchCall, staged: Staging) -> Inserted:
+    def insert(self, call: BatchCall, staged: Staging) -> int:
         self.done.append(f"insert {self.target.owner.sink}")
-        return Inserted(staged=0, written=0)
+        return 0
 
 
 class Rows:
