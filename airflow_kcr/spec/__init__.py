@@ -16,7 +16,6 @@ Rules of the YAML:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Final
@@ -100,19 +99,6 @@ _resolver("int", "[-+]?[0-9]{1,4000}", "-+0123456789")
 _resolver("float", r"[-+]?(?:[0-9]{1,18}\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?", "-+.0123456789")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YamlDocument:
-    """What a text said."""
-
-    value: Plain
-    lines: dict[Path, int] = field(default_factory=dict)
-    """The line of each value, from 1; empty where the text has no lines to speak of (JSON)."""
-
-    refused: tuple[Finding, ...] = ()
-    """What the module's rules refuse, each with its line in the text; the value has nothing there, or the first of two
-    equal keys."""
-
-
 def parse(text: str) -> RegionSpec:
     """Return the spec that a YAML text says.
 
@@ -159,27 +145,35 @@ def read_yaml(text: str) -> YamlDocument:
         raise SpecError((_syntax(error),)) from None
     except RecursionError:
         raise SpecError((("spec", "is nested too deeply"),)) from None
-    builder = _Builder()
-    value = None if node is None else builder.build(node, ())
-    return YamlDocument(value=value, lines=builder.lines, refused=tuple(builder.findings))
+    return YamlDocument(node)
 
 
-class _Builder:
-    """Builds plain values of YAML's nodes, and notes the line of each and everything that is refused."""
+class YamlDocument:
+    """What a text said: plain values of YAML's nodes.
 
-    def __init__(self) -> None:
+    Args:
+        node: of the whole; None: the text has nothing.
+    """
+
+    def __init__(self, node: yaml.Node | None) -> None:
         self.lines: dict[Path, int] = {}
-        self.findings: list[Finding] = []
+        """The line of each value, from 1."""
+
+        self.refused: list[Finding] = []
+        """What the module's rules refuse, each with its line in the text; the value has nothing there, or the first of
+        two equal keys."""
+
         self._open: set[int] = set()
         self._left = MOST_VALUES
+        self.value = None if node is None else self._build(node, ())
 
-    def build(self, node: yaml.Node, path: Path) -> Plain:
+    def _build(self, node: yaml.Node, path: Path) -> Plain:
         """Return the value of `node`, which is at `path`."""
         self.lines.setdefault(path, node.start_mark.line + 1)
         self._left -= 1
         if self._left < 0:
             if self._left == -1:
-                self.findings.append(Finding((), f"line 1: holds more than {MOST_VALUES} values, aliases expanded"))
+                self.refused.append(Finding((), f"line 1: holds more than {MOST_VALUES} values, aliases expanded"))
             return None
         if id(node) in self._open:
             return self._refused(path, "is an alias of what it is part of")
@@ -194,7 +188,7 @@ class _Builder:
             case yaml.MappingNode(tag="tag:yaml.org,2002:map"):
                 return self._mapping(node, path)
             case yaml.SequenceNode(tag="tag:yaml.org,2002:seq"):
-                return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+                return [self._build(item, (*path, index)) for index, item in enumerate(node.value)]
             case yaml.ScalarNode(tag=tag, value=str(text)) if tag.startswith(_TAG):
                 return self._scalar(tag.removeprefix(_TAG), text, path)
             case _:
@@ -210,10 +204,10 @@ class _Builder:
             if key.value in result:
                 line = key.start_mark.line + 1
                 text = f"line {line}: is there twice, first in line {self.lines[here]}; only one of the two can count"
-                self.findings.append(Finding(here, text))
+                self.refused.append(Finding(here, text))
                 continue
             self.lines[here] = key.start_mark.line + 1
-            result[key.value] = self.build(item, here)
+            result[key.value] = self._build(item, here)
         return result
 
     def _scalar(self, tag: str, text: str, path: Path) -> Plain:
@@ -234,7 +228,7 @@ class _Builder:
         return self._refused(path, "has a YAML tag (!) that doesn't fit; leave the tag out")
 
     def _refused(self, path: Path, text: str) -> Plain:
-        self.findings.append(Finding(path, f"line {self.lines.get(path, 1)}: {text}"))
+        self.refused.append(Finding(path, f"line {self.lines.get(path, 1)}: {text}"))
         return None
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -124,29 +124,21 @@ def _read(value: object, kind: type[_S], lines: Mapping[str, int], refused: froz
         what = "is empty" if value is None else "must be a mapping of fields to values"
         raise SpecError((("spec", f"{what}; it begins with `region: NAME`"),))
     plain: dict[str, Any] = copy.deepcopy(dict(value))
-    given = _validated(plain, kind)
-    mended = [path_text(path) for path, _ in given.shape]
+    spec, shape, checks = _validated(plain, kind)
+    mended = [path_text(path) for path, _ in shape]
     # Where something was refused there may be nothing, which is no further finding.
-    findings = [(path_text(path), text) for path, text in given.shape if path_text(path) not in refused]
-    findings += [(path, text) for path, text in given.checks if not _concerns(path, mended)]
-    if given.spec is None or findings:
+    findings = [(path_text(path), text) for path, text in shape if path_text(path) not in refused]
+    findings += [(path, text) for path, text in checks if not _concerns(path, mended)]
+    if spec is None or findings:
         raise SpecError(_in_order(findings, lines))
-    return given.spec
+    return spec
 
 
-class _Validated(NamedTuple, Generic[_S]):
-    """What plain values are, mended where they had to be."""
+def _validated(plain: dict[str, Any], kind: type[_S]) -> tuple[_S | None, list[Finding], list[tuple[str, str]]]:
+    """Mend `plain` until it has the shape of `kind`.
 
-    spec: _S | None
-    shape: list[Finding]
-    """What had to be mended."""
-
-    checks: list[tuple[str, str]]
-    """What is wrong with the rest, or with what it was mended with."""
-
-
-def _validated(plain: dict[str, Any], kind: type[_S]) -> _Validated[_S]:
-    """Mend `plain` until it has the shape of `kind`, and return what it then is.
+    Returns:
+        What it then is, what had to be mended, and what is wrong with the rest, or with what it was mended with.
 
     Raises:
         SpecError: mending has no end.
@@ -155,9 +147,9 @@ def _validated(plain: dict[str, Any], kind: type[_S]) -> _Validated[_S]:
     checks = _one_batch_timeout(plain)
     for _ in range(_ROUNDS):
         try:
-            return _Validated(_form(kind).validate_python(plain), shape, checks)
+            return _form(kind).validate_python(plain), shape, checks
         except SpecError as error:  # of the checks, which see a whole spec only
-            return _Validated(None, shape, [*checks, *error.findings])
+            return None, shape, [*checks, *error.findings]
         except ValidationError as error:
             details = error.errors(include_url=False, include_input=False)
         seen = {finding.path for finding in shape}

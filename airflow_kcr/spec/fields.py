@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
-from pydantic import GetCoreSchemaHandler, StrictBool, StrictInt
+from pydantic import BeforeValidator, GetCoreSchemaHandler, PlainSerializer, StrictBool, StrictInt
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from airflow_kcr.errors import ConfigurationError
@@ -163,19 +163,6 @@ def _setting(value: object) -> str:
             raise refusal("must be a text, a number, true or false")
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """A mapping of client settings, whose values may be numbers in the file."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        value = core_schema.no_info_before_validator_function(_setting, core_schema.str_schema())
-        return core_schema.dict_schema(
-            core_schema.str_schema(),
-            value,
-            serialization=core_schema.plain_serializer_function_ser_schema(dict),
-        )
-
-
 def _keep(text: str) -> timedelta:
     return FOREVER if text == _FOREVER_WORD else parse_duration(text)
 
@@ -186,7 +173,9 @@ def _kept(keep: timedelta) -> str:
 
 Number = StrictInt
 Truth = StrictBool
-Settings = Annotated[Mapping[str, str], _Settings()]
+Settings = Annotated[Mapping[str, Annotated[str, BeforeValidator(_setting)]], PlainSerializer(dict)]
+"""Client settings, whose values may be numbers in the file."""
+
 Duration = Annotated[
     timedelta,
     AsText(parse_duration, format_duration, "a duration with its unit: 5m, 30s or PT5M", "duration"),
