@@ -137,14 +137,7 @@ class AirflowClient:
         return next((one for one in self.tasks(dag, run_id) if (one.task_id, one.map_index) == wanted), None)
 
     def wait_for_task(
-        self,
-        dag: str,
-        run_id: str,
-        task: str,
-        states: Collection[str] = TASK_ENDS,
-        *,
-        map_index: int = UNMAPPED,
-        within: float = 120.0,
+        self, dag: str, run_id: str, task: str, states: Collection[str] = TASK_ENDS, *, within: float = 120.0
     ) -> TaskInstance:
         """Wait until a task is in one of some states, and return it.
 
@@ -155,12 +148,12 @@ class AirflowClient:
 
         def is_there() -> bool:
             nonlocal found
-            found = self.task(dag, run_id, task, map_index)
+            found = self.task(dag, run_id, task)
             return found is not None and found.state in states
 
         if not happened(is_there, within=within, pause=_PAUSE) or found is None:
             raise TimedOut(
-                f"task {task}[{map_index}] of {run_id} of {dag} is not {' or '.join(sorted(states))} after "
+                f"task {task} of {run_id} of {dag} is not {' or '.join(sorted(states))} after "
                 f"{within:g} s, but {found.state if found else 'not there'}"
             )
         return found
@@ -175,10 +168,10 @@ class AirflowClient:
         }
         self.request("POST", f"dags/{part(dag)}/clearTaskInstances", told)
 
-    def result(self, dag: str, run_id: str, task: str, *, map_index: int = UNMAPPED) -> object:
+    def result(self, dag: str, run_id: str, task: str) -> object:
         """Return what a task has returned (its XCom)."""
         path = f"{run_path(dag, run_id)}/taskInstances/{part(task)}/xcomEntries/return_value"
-        found: object = self.request("GET", path, map_index=map_index, deserialize=True)["value"]
+        found: object = self.request("GET", path, map_index=UNMAPPED, deserialize=True)["value"]
         return found
 
     # -- questions to a person -----------------------------------------------------------------------------------
@@ -281,11 +274,9 @@ class AirflowRun(BaseModel):
 
     model_config = _READ
 
-    dag_id: str
     run_id: str = Field(alias="dag_run_id")
     state: str
     interval_end: datetime | None = Field(alias="data_interval_end")
-    began: datetime | None = Field(alias="start_date")
     ended: datetime | None = Field(alias="end_date")
     partition_key: str | None = None
 
@@ -303,8 +294,6 @@ class TaskInstance(BaseModel):
     map_index: int
     state: str | None
     try_number: int
-    began: datetime | None = Field(alias="start_date")
-    ended: datetime | None = Field(alias="end_date")
 
 
 class HumanQuestion(BaseModel):

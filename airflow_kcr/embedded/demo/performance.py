@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.embedded import jars, services
 from airflow_kcr.embedded.demo.judgement import DemoVerdict, judged
 from airflow_kcr.embedded.demo.play import BEFORE_RESET, EVERY, REGION, Play, declare, producing
-from airflow_kcr.embedded.demo.stage import Audience, Stage, Timed
+from airflow_kcr.embedded.demo.stage import Audience, Stage, Tell
 
 
 def perform(audience: Audience, folder: Path, *, keep: bool) -> tuple[DemoVerdict, Mapping[str, float]]:
@@ -27,45 +28,53 @@ def perform(audience: Audience, folder: Path, *, keep: bool) -> tuple[DemoVerdic
         KcrError: an act failed; the message says which, and why.
     """
     jars.java()  # report a missing requirement before there is anything to clean up
-    timed = Timed(audience)
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(name: str) -> Iterator[Tell]:
+        began = time.monotonic()
+        with audience(name) as tell:
+            yield tell
+        seconds[name] = seconds.get(name, 0.0) + time.monotonic() - began
+
     with ExitStack() as ending:
         ending.callback(services.down, folder, lambda _: None)
-        verdict = _played(timed, Stage(folder))
+        verdict = _played(phase, Stage(folder))
         if keep:
             ending.pop_all()
-    return verdict, timed.seconds
+    return verdict, seconds
 
 
-def _played(timed: Timed, stage: Stage) -> DemoVerdict:
-    with timed.phase("download") as tell:
+def _played(phase: Audience, stage: Stage) -> DemoVerdict:
+    with phase("download") as tell:
         for one in (jars.KAFKA_BROKER, jars.spark_connector()):
             tell(0, None, one.name)
             jars.resolve(one)
-    with timed.phase("start Kafka and Postgres"):
-        stage.start_servers()
-    with timed.phase("declare the region"):
+    with phase("start Kafka and Postgres"):
+        stage.start(without={"airflow", "spark"})
+    with phase("declare the region"):
         since = declare(stage)
     with producing(stage) as end, Region(REGION, stage.store_url) as region:
-        with timed.phase("start Airflow"):
+        with phase("start Airflow"):
             stage.start_airflow(since=since, every=EVERY)
         with stage.client("editor") as editor:
             play = Play(stage=stage, region=region, editor=editor, since=since)
-            with timed.phase("start the consumers") as tell:
+            with phase("start the consumers") as tell:
                 play.start_consumers(tell)
-            with timed.phase("checkpoint intervals") as tell:
+            with phase("checkpoint intervals") as tell:
                 play.wait_for(tell, 1, "data intervals checkpointed", lambda: len(play.settled()))
-            with timed.phase("kill a consumer") as tell:
+            with phase("kill a consumer") as tell:
                 play.kill_a_consumer(tell)
-            with timed.phase("checkpoint intervals") as tell:
+            with phase("checkpoint intervals") as tell:
                 # That is all that a person needs who goes back to one of them, whatever has become of their runs.
                 play.wait_for(tell, BEFORE_RESET, "checkpoints published", lambda: len(play.checkpoints()))
-            with timed.phase("reset from Airflow") as tell:
+            with phase("reset from Airflow") as tell:
                 play.reset(tell, end)
-            with timed.phase("checkpoint the intervals again") as tell:
+            with phase("checkpoint the intervals again") as tell:
                 play.finish(tell)
-            with timed.phase("stop the region") as tell:
+            with phase("stop the region") as tell:
                 play.stop(tell)
-            with timed.phase("check everything"):
+            with phase("check everything"):
                 return judged(play)
 
 

@@ -152,7 +152,7 @@ class Play:
     def kill_a_consumer(self, tell: Tell) -> None:
         """Kill an application at once, its JVM and its Python, and wait until Airflow has brought its member back."""
         before = self._incarnation()
-        victims = self._processes_of(VICTIM)
+        victims = [one for one in psutil.process_iter() if f"--index {VICTIM}" in self._told(one)]
         if not victims:
             raise ServiceFailed(f"the application of member {VICTIM} is not there to be killed")
         for one in victims:
@@ -248,10 +248,6 @@ class Play:
     def _incarnation(self) -> int:
         (group,) = self.region.show().groups
         return next(member.incarnation for member in group.members if member.member.index == VICTIM)
-
-    def _processes_of(self, index: int) -> list[psutil.Process]:
-        wanted = f"--index {index}"
-        return [one for one in psutil.process_iter() if wanted in self._told(one)]
 
     def _told(self, process: psutil.Process) -> str:
         """The command line of a process, where an application of ours runs in it."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -37,14 +36,14 @@ class Stage:
 
     folder: Path
 
-    def start_servers(self) -> None:
-        """Start Kafka and Postgres.
+    def start(self, *, without: Collection[str]) -> None:
+        """Start the services but for some.
 
         Raises:
             ServiceFailed: one does not start, or a download fails.
             ToolMissing: Java or a Python package is missing.
         """
-        self._start({"airflow", "spark"})
+        services.up(self.folder, lambda _: None, without, _SETTINGS)
 
     def start_airflow(self, *, since: datetime, every: timedelta) -> None:
         """Start Airflow.
@@ -59,10 +58,7 @@ class Stage:
         copy_examples(self.folder / "dags", every=every, since=since)
         with (self.folder / "dags" / FLIGHTS_SPEC).open("a") as spec:  # the DAG of the consumers applies it
             spec.write(f"retention: {{keep: {KEPT}}}\n")
-        self._start({"spark"})
-
-    def _start(self, without: Collection[str]) -> None:
-        services.up(self.folder, lambda _: None, without, _SETTINGS)
+        self.start(without={"spark"})
 
     @property
     def bootstrap(self) -> str:
@@ -85,19 +81,3 @@ class Stage:
 
     def _address(self, service: str) -> str:
         return services.status(self.folder)[service].address
-
-
-@dataclass(slots=True)
-class Timed:
-    """An audience that hands everything on, and writes down how many seconds each phase took."""
-
-    audience: Audience
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[Tell]:
-        """Begin a phase; it ends with the block."""
-        begun = time.monotonic()
-        with self.audience(name) as tell:
-            yield tell
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begun

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from pyspark.sql import functions as F
@@ -57,12 +57,6 @@ exchange would gain little: there are nearly as many carriers and hours as fligh
 """
 
 _NEEDED: Final = ("carrier", "origin", "year", "month", "day", "hour", "scheduled")
-
-
-class _Tables(NamedTuple):
-    application: str
-    weather: DataFrame
-    airlines: DataFrame
 
 
 def process(batch: DataFrame, context: BatchContext) -> None:
@@ -125,7 +119,7 @@ def joined(records: DataFrame) -> DataFrame:
     Raises:
         ToolMissing: the package with the tables is not installed.
     """
-    tables = _tables(records.sparkSession)
+    weather, airlines = _tables(records.sparkSession)
     text = F.col("value").cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
     parsed = records.select("topic", "partition", "offset", text.alias("text")).withColumn(
@@ -137,8 +131,8 @@ def joined(records: DataFrame) -> DataFrame:
     return (
         parsed.select("topic", "partition", "offset", kind, *fields)
         .repartition(WRITERS, "carrier", "day", "hour")
-        .join(F.broadcast(tables.weather), ["origin", "year", "month", "day", "hour"], "left")
-        .join(F.broadcast(tables.airlines), "carrier", "left")
+        .join(F.broadcast(weather), ["origin", "year", "month", "day", "hour"], "left")
+        .join(F.broadcast(airlines), "carrier", "left")
     )
 
 
@@ -168,20 +162,22 @@ def _measures() -> list[Column]:
 
 
 _lock: Final = threading.Lock()
-_known: list[_Tables] = []
+_known: dict[str, tuple[DataFrame, DataFrame]] = {}
+"""By the id of the application; no more than one."""
 
 
-def _tables(spark: SparkSession) -> _Tables:
+def _tables(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
     """The weather and the airlines, made once in each application, whichever of its members asks first.
 
     From the driver's memory: the package's files need not exist where the executors run.
     """
     with _lock:
         application = spark.sparkContext.applicationId
-        if not _known or _known[0].application != application:
+        if application not in _known:
             weather = spark.createDataFrame(
                 data.weather(), "origin STRING, year INT, month INT, day INT, hour INT, precipitation DOUBLE"
             )
             airlines = spark.createDataFrame(data.airlines(), "carrier STRING, airline STRING")
-            _known[:] = [_Tables(application, weather.cache(), airlines.cache())]
-        return _known[0]
+            _known.clear()
+            _known[application] = weather.cache(), airlines.cache()
+        return _known[application]

@@ -19,7 +19,7 @@ from airflow_kcr.embedded import services
 from airflow_kcr.embedded.airflow import MARKER, kept
 from airflow_kcr.embedded.demo import performance
 from airflow_kcr.embedded.demo.judgement import DemoCheck, DemoVerdict
-from airflow_kcr.embedded.demo.stage import Stage, Timed
+from airflow_kcr.embedded.demo.stage import Audience, Stage
 from airflow_kcr.embedded.flights.producer import Produced
 from airflow_kcr.embedded.processes import happened
 from tests.support.kafka import Kafka
@@ -54,8 +54,8 @@ def start_airflow(folder: Path, starting: services.Starting, report: services.Re
 def standing_in(monkeypatch: pytest.MonkeyPatch, *, passed: bool = True, fails: bool = False) -> None:
     """Have `kcr demo` start a real Kafka and a real Postgres, and play nothing."""
 
-    def played(timed: Timed, stage: Stage) -> DemoVerdict:
-        stage.start_servers()
+    def played(phase: Audience, stage: Stage) -> DemoVerdict:
+        stage.start(without={"airflow", "spark"})
         stage.start_airflow(since=datetime.now(UTC), every=timedelta(minutes=1))
         if fails:
             raise Refused
