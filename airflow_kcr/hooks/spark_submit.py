@@ -285,12 +285,10 @@ class Submission:
         application: path of the Python file that is the entry point.
         arguments: the entry point's own.
         name: as Spark's UI shows it.
-        master: None: as Spark's own files say.
         conf: the user's settings; they win.
         jars: paths of the connector's jar and of those that it needs; without them, it is had by its coordinate.
         connector: the connector's Maven coordinate.
         packages: further coordinates.
-        py_files: Python files and archives for driver and executors.
 
     Raises:
         ConfigurationError: a setting would break exactness, or may be a secret.
@@ -299,19 +297,16 @@ class Submission:
     application: str
     arguments: tuple[str, ...] = ()
     name: str
-    master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
     connector: str = CONNECTOR
     packages: tuple[str, ...] = ()
-    py_files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         refuse_settings(self.conf)
         seen = sorted(secrets_in(self.conf))
         seen += [_argument(place, value) for place, value in enumerate(self.arguments) if _shows(value)]
-        texts = {"master": (self.master or "",), "jars": self.jars, "connector": (self.connector,)}
-        texts |= {"packages": self.packages, "py_files": self.py_files}
+        texts = {"jars": self.jars, "connector": (self.connector,), "packages": self.packages}
         seen += [name for name, values in texts.items() if any(map(is_secret, values))]
         if seen:
             raise ConfigurationError(
@@ -323,22 +318,6 @@ class Submission:
     def coordinates(self) -> tuple[str, ...]:
         """The Maven coordinates to be resolved."""
         return self.packages if self.jars else (self.connector, *self.packages)
-
-    def command(self, spark_submit: str = "spark-submit") -> tuple[str, ...]:
-        """Return the command as a list, ready for a process.
-
-        Args:
-            spark_submit: the program.
-        """
-        options: list[str] = [spark_submit, "--name", self.name]
-        if self.master is not None:
-            options += ["--master", self.master]
-        for option, values in (("--packages", self.coordinates), ("--jars", self.jars), ("--py-files", self.py_files)):
-            if values:
-                options += [option, ",".join(values)]
-        for name, value in sorted(self.conf.items()):
-            options += ["--conf", f"{name}={value}"]
-        return (*options, self.application, *self.arguments)
 
 
 def _shows(argument: str) -> bool:

@@ -19,16 +19,7 @@ from functools import partial
 from itertools import count
 from typing import Final, TypeAlias, assert_never
 
-from airflow_kcr.errors import (
-    KcrError,
-    RefusedError,
-    SchemaMissing,
-    SchemaTooNew,
-    SchemaTooOld,
-    SpecOutdated,
-    StoreError,
-    UnknownMember,
-)
+from airflow_kcr.errors import KcrError, RefusedError, SpecOutdated, StoreError, UnknownMember
 from airflow_kcr.floods import unflooded
 from airflow_kcr.ports import (
     BatchCall,
@@ -61,7 +52,17 @@ from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition
 from airflow_kcr.runtime.effects import Grouping, Happening, Worker, Working
-from airflow_kcr.runtime.leases import Clock, Identity, Renewals, Seconds, StoreClock, later_note
+from airflow_kcr.runtime.leases import (
+    FINAL,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Clock,
+    Identity,
+    Renewals,
+    Seconds,
+    StoreClock,
+    later_note,
+)
 from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
 from airflow_kcr.runtime.planner import BatchSize, Limits, Planner
 from airflow_kcr.runtime.positions import Places
@@ -505,13 +506,6 @@ class MemberHost:
         return holds
 
 
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 1.0
-
-_FINAL: Final = (SchemaMissing, SchemaTooOld, SchemaTooNew)
-"""Asking again is of no use; a person has to do something."""
-
-
 class StoreCalls:
     """The commands of one member, in the order in which it gave them.
 
@@ -558,21 +552,21 @@ class StoreCalls:
         return False
 
     def _ask(self, command: Command[object]) -> None:
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         while not self._stopping.is_set():
             sent_at = self._asked_at = self._clock()
             answer: messages.Event
             try:
                 result = self._store.handle(self._who.region, command)
                 answer = messages.Answered(command=command, result=result, sent_at=sent_at)
-            except _FINAL:
+            except FINAL:
                 raise
             except StoreError as error:
                 self._lost = True
                 self._deliver(messages.StoreLost(why=error.message))
                 # Members that lost the same store shall not all come back in the same moment.
                 self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing depends on the numbers
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             except KcrError as error:
                 level = logging.DEBUG if isinstance(error, RefusedError) else logging.WARNING

@@ -195,10 +195,10 @@ def read_note(metadata: str) -> CommitNote | None:
 GATHER: Final = 0.05
 """Seconds in which further members may ask after the first one: loops wake up for it at the same moment."""
 
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 1.0
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
 
-_FINAL: Final = (SchemaMissing, SchemaTooOld, SchemaTooNew)
+FINAL: Final = (SchemaMissing, SchemaTooOld, SchemaTooNew)
 """Asking again is of no use; a person has to do something."""
 
 _LOG = logging.getLogger(__name__)
@@ -310,7 +310,7 @@ class Renewals:
 
     def _run(self) -> None:
         open_: dict[LeaseCalls, None] = {}
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         while not self._ending.is_set():
             try:
                 self._gather(open_, pause)
@@ -323,8 +323,8 @@ class Renewals:
                 open_.clear()
                 continue
             # Processes that lost the same store shall not all come back in the same moment.
-            again = min(pause * 2, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 - nothing depends on it
-            pause = _FIRST_PAUSE if is_answered else again
+            again = min(pause * 2, LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 - nothing depends on it
+            pause = FIRST_PAUSE if is_answered else again
 
     def _gather(self, open_: dict[LeaseCalls, None], pause: Seconds) -> None:
         """Wait for a request, and a moment for others; if some still wait for an answer, for that long."""
@@ -355,7 +355,7 @@ class Renewals:
             one.sent(sent_at)
         try:
             answers: Heartbeats = self._store.renew([*asked.values()])
-        except _FINAL:
+        except FINAL:
             raise
         except StoreError as error:
             _LOG.debug("%s lease(s) were not renewed, they are asked for again: %s", len(asked), error)

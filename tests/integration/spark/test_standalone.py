@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.embedded.servers import spark_environment, spark_home
-from airflow_kcr.hooks.spark_submit import Submission
 from tests.integration.spark.batches import WITHIN, wait_until
 from tests.support.spark_executors import application_settings, kill_executor
 from tests.support.tied import start_standalone
@@ -32,17 +31,16 @@ def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_execu
     kafka.fill(topic, {0: RECORDS, 1: RECORDS})
     cluster = start_standalone(tmp_path / "cluster", workers=2)
     try:
-        submission = Submission(
-            application=str(Path(__file__).with_name("standalone_driver.py")),
-            arguments=(kafka.bootstrap_servers, topic, str(RECORDS), str(tmp_path)),
-            name="kcr standalone",
-            master=cluster.address,
-            conf={**application_settings(cluster), "spark.driver.memory": "600m", "spark.ui.enabled": "false"},
-            jars=tuple(map(str, connector_jars)),
-        )
+        conf = {**application_settings(cluster), "spark.driver.memory": "600m", "spark.ui.enabled": "false"}
+        application = str(Path(__file__).with_name("standalone_driver.py"))
         log = (tmp_path / "driver.log").open("wb")
         driver = subprocess.Popen(
-            submission.command(str(spark_home() / "bin" / "spark-submit")),
+            [
+                *(str(spark_home() / "bin" / "spark-submit"), "--master", cluster.address),
+                *("--jars", ",".join(map(str, connector_jars))),
+                *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
+                *(application, kafka.bootstrap_servers, topic, str(RECORDS), str(tmp_path)),
+            ],
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**spark_environment(), "PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])},

@@ -12,23 +12,12 @@ from airflow_kcr.spark.session import CONNECTOR
 def submission(
     conf: Mapping[str, str] | None = None, arguments: tuple[str, ...] = (), jars: tuple[str, ...] = ()
 ) -> Submission:
-    return Submission(
-        application="app.py", name="kcr", master="spark://m:7077", conf=conf or {}, arguments=arguments, jars=jars
-    )
-
-
-def test_the_command_has_the_options_before_the_application_and_its_arguments_after_it() -> None:
-    command = submission({"spark.executor.memory": "1g"}, ("member", "run", "flights")).command("/opt/spark-submit")
-    assert command == (
-        *("/opt/spark-submit", "--name", "kcr", "--master", "spark://m:7077", "--packages", CONNECTOR),
-        *("--conf", "spark.executor.memory=1g", "app.py", "member", "run", "flights"),
-    )
+    return Submission(application="app.py", name="kcr", conf=conf or {}, arguments=arguments, jars=jars)
 
 
 def test_jars_stand_in_for_the_connector_s_coordinate() -> None:
-    command = submission(jars=("a.jar", "b.jar")).command()
-    assert command[command.index("--jars") + 1] == "a.jar,b.jar"
-    assert "--packages" not in command
+    assert submission().coordinates == (CONNECTOR,)
+    assert submission(jars=("a.jar", "b.jar")).coordinates == ()
 
 
 @pytest.mark.parametrize(
