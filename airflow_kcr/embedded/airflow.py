@@ -28,18 +28,9 @@ from typing import Final, NamedTuple
 import psutil
 from sqlalchemy.engine import make_url
 
+from airflow_kcr.embedded import processes
 from airflow_kcr.embedded.airflow_client import AirflowClient, heartbeats
 from airflow_kcr.embedded.jars import resolve, spark_connector
-from airflow_kcr.embedded.processes import (
-    Launch,
-    ServiceProcess,
-    free_port,
-    happened,
-    start_detached,
-    started,
-    tail,
-    together,
-)
 from airflow_kcr.embedded.servers import spark_environment
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 from airflow_kcr.protocol.values import format_duration
@@ -70,8 +61,8 @@ class Airflow:
     folder: Path
     known: Kept = field(repr=False)
     environment: Mapping[str, str] = field(repr=False)
-    launch: Launch = field(repr=False)
-    children: dict[Component, ServiceProcess] = field(default_factory=dict, repr=False)
+    launch: processes.Launch = field(repr=False)
+    children: dict[Component, processes.ServiceProcess] = field(default_factory=dict, repr=False)
     """Processes that were killed alone; what they have started still runs."""
 
     def start(self) -> None:
@@ -89,7 +80,7 @@ class Airflow:
     def stop(self) -> None:
         """Stop all of it, and whatever its tasks have started, wherever that has gone."""
         try:
-            together([partial(child.stop, within=STOP_WITHIN) for child in self.children.values()])
+            processes.together([partial(child.stop, within=STOP_WITHIN) for child in self.children.values()])
         finally:
             end_strays(self.folder)
 
@@ -139,10 +130,10 @@ class Airflow:
                     timeout=MIGRATED_WITHIN,
                 )
             except subprocess.SubprocessError as error:
-                raise ServiceFailed(f"{error}; the end of its log {log}:\n{tail(log, begin)}") from error
+                raise ServiceFailed(f"{error}; the end of its log {log}:\n{processes.tail(log, begin)}") from error
 
 
-def start_airflow(plan: AirflowPlan, *, launch: Launch = start_detached) -> Airflow:
+def start_airflow(plan: AirflowPlan, *, launch: processes.Launch = processes.start_detached) -> Airflow:
     """Start a new Airflow, or that of the folder again, with its users and its metadata.
 
     Args:
@@ -157,7 +148,7 @@ def start_airflow(plan: AirflowPlan, *, launch: Launch = start_detached) -> Airf
         raise ToolMissing("Airflow is needed: `pip install 'airflow-kcr[demo]'`")
     known = kept(plan.folder)
     airflow = Airflow(folder=plan.folder, known=known, environment=environment(plan, known), launch=launch)
-    started(airflow.start, airflow.stop)
+    processes.started(airflow.start, airflow.stop)
     return airflow
 
 
@@ -239,7 +230,7 @@ def end_strays(folder: Path) -> None:
     for one in strays:
         with suppress(psutil.NoSuchProcess):
             one.kill()
-    if not happened(lambda: not any(_is_of(one, folder) for one in strays), within=STRAYS_WITHIN):
+    if not processes.happened(lambda: not any(_is_of(one, folder) for one in strays), within=STRAYS_WITHIN):
         raise ServiceFailed(f"processes of the Airflow in {folder} did not end, not even when they were killed")
 
 
@@ -330,7 +321,7 @@ def kept(folder: Path) -> Kept:
     path = folder / "airflow.json"
     if not path.exists():
         made = {
-            "ports": {name: free_port() for name in ("api", "worker_logs", "trigger_logs")},
+            "ports": {name: processes.free_port() for name in ("api", "worker_logs", "trigger_logs")},
             "passwords": {name: secrets.token_urlsafe(9) for name in ROLES},
             "keys": {
                 "fernet": urlsafe_b64encode(secrets.token_bytes(32)).decode(),

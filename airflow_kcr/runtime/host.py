@@ -19,35 +19,13 @@ from functools import partial
 from itertools import count
 from typing import Final, TypeAlias, assert_never
 
+from airflow_kcr import ports
 from airflow_kcr.errors import KcrError, RefusedError, SpecOutdated, StoreError, UnknownMember
 from airflow_kcr.floods import unflooded
-from airflow_kcr.ports import (
-    BatchCall,
-    CommittedOffset,
-    Engine,
-    Logs,
-    Membership,
-    MembershipListener,
-    MemberStore,
-    Sinks,
-    always,
-    nothing,
-)
 from airflow_kcr.protocol.member import messages, state
 from airflow_kcr.protocol.member.state import BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import step
-from airflow_kcr.protocol.region.commands import (
-    ClaimPartitions,
-    Command,
-    Contribute,
-    DiscardBatch,
-    FinishBatch,
-    Renew,
-    ReportOutOfRange,
-    ReportPublished,
-    ReportSeekCommit,
-    RequestReset,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition
@@ -76,7 +54,7 @@ TICK: Final = 0.5
 CLOSE_SHARE: Final = 0.6
 """The share of the close time in which a batch has to end, or the process does."""
 
-Held: TypeAlias = "Mapping[GroupPartition, CommittedOffset]"
+Held: TypeAlias = "Mapping[GroupPartition, ports.CommittedOffset]"
 
 _USUAL: Final = frozenset({None, Why.DRAINED, Why.BOUNDARY})
 
@@ -120,11 +98,11 @@ class Ended:
 class World:
     """Everything that a member needs, as ports."""
 
-    store: MemberStore
-    logs: Logs
-    engine: Engine
-    sinks: Sinks
-    membership: Callable[[MembershipListener], Membership]
+    store: ports.MemberStore
+    logs: ports.Logs
+    engine: ports.Engine
+    sinks: ports.Sinks
+    membership: Callable[[ports.MembershipListener], ports.Membership]
     """Makes the Kafka client of this member, which tells the listener."""
 
     end_process: Callable[[str], None]
@@ -135,13 +113,13 @@ class World:
     renewals: Renewals
     """Of all members of the process; their maker ends it after them."""
 
-    is_ready: Callable[[], bool] = always
+    is_ready: Callable[[], bool] = ports.always
     """Whether the engine can run a batch at its usual pace; none is planned before."""
 
-    lacks: Callable[[], str] = nothing
+    lacks: Callable[[], str] = ports.nothing
     """What the engine lacks to run a batch at all, asked as long as one waits; it answers at once."""
 
-    slowed: Callable[[], str] = nothing
+    slowed: Callable[[], str] = ports.nothing
     """What slows the engine down, though it runs batches; it answers at once."""
 
 
@@ -320,15 +298,15 @@ class MemberHost:
     def _note(self, event: messages.Event) -> None:
         """Count what the event says."""
         match event:
-            case messages.Answered(command=FinishBatch()):
+            case messages.Answered(command=commands.FinishBatch()):
                 batch = self._machine.batch
                 records = 0 if batch is None else sum(r.width for r in batch.ranges.values())
                 self._metrics.add(Counts(batches=1, records=records))
             case messages.PipelineFailed():
                 self._metrics.add(Counts(failed_batches=1))
-            case messages.Answered(command=DiscardBatch()) | messages.Refused(command=DiscardBatch()):
+            case messages.Answered(command=commands.DiscardBatch()) | messages.Refused(command=commands.DiscardBatch()):
                 self._metrics.add(Counts(discarded_batches=1))
-            case messages.Answered(command=Contribute(sequence=sequence)):
+            case messages.Answered(command=commands.Contribute(sequence=sequence)):
                 self._metrics.contributed(sequence, self._clock())
             case messages.SinksReset(epoch=epoch):
                 self._metrics.reset(epoch)
@@ -388,14 +366,14 @@ class MemberHost:
         """Hand an effect to its executor; the answer comes later, as an event."""
         working = self._working
         match effect:
-            case messages.Ask(command=Renew() as renewal):
+            case messages.Ask(command=commands.Renew() as renewal):
                 self._leases.ask(self.who.region, renewal)
-            case messages.Ask(command=ReportOutOfRange() as report):
+            case messages.Ask(command=commands.ReportOutOfRange() as report):
                 working.locate(report, self._requests.ask)
-            case messages.Ask(command=ReportPublished() as report):
+            case messages.Ask(command=commands.ReportPublished() as report):
                 working.publish(report, self._requests.ask)
             case messages.Ask(command=command):
-                if isinstance(command, RequestReset) and command.cause in _TEACHES:
+                if isinstance(command, commands.RequestReset) and command.cause in _TEACHES:
                     self._learn_from_failure()
                 self._requests.ask(command)
             case messages.GroupRequest.JOIN:
@@ -435,7 +413,7 @@ class MemberHost:
         initialised = view is not None and view.initialised
         newest = self._machine.memory.sequence
 
-        def ready(claim: ClaimPartitions, held: Held) -> None:
+        def ready(claim: commands.ClaimPartitions, held: Held) -> None:
             later = later_note(self.who.region_id, self.who.member, held, newest)
             if later is not None:
                 self._requests.ask(later)
@@ -461,7 +439,7 @@ class MemberHost:
                 after = self._size.slowed if self._world.slowed() else self._size.after
                 self._size = after(records, seconds)
 
-        call = BatchCall(
+        call = ports.BatchCall(
             region=self.who.region,
             member=row.member,
             batch=row.batch,
@@ -490,7 +468,7 @@ class MemberHost:
         )
 
     def _report_seek(self, effect: messages.CommitSeek, failure: str) -> None:
-        self._requests.ask(ReportSeekCommit(caller=effect.caller, failure=failure))
+        self._requests.ask(commands.ReportSeekCommit(caller=effect.caller, failure=failure))
 
     def _lease(self) -> Callable[[], bool]:
         """Return what tells, in any thread, whether the lease that the member holds now is not over yet.
@@ -520,7 +498,7 @@ class StoreCalls:
 
     def __init__(
         self,
-        store: MemberStore,
+        store: ports.MemberStore,
         who: Identity,
         deliver: Callable[[messages.Event], None],
         failed: Callable[[BaseException], None],
@@ -534,7 +512,7 @@ class StoreCalls:
         self._lost = False
         self._worker = Worker(f"{who.member} store", failed)
 
-    def ask(self, command: Command[object]) -> None:
+    def ask(self, command: commands.Command[object]) -> None:
         """Give a command, and deliver what becomes of it as `Answered` or `Refused`; returns at once."""
         self._worker.post(partial(self._ask, command))
 
@@ -551,7 +529,7 @@ class StoreCalls:
         self._stopping.set()
         return False
 
-    def _ask(self, command: Command[object]) -> None:
+    def _ask(self, command: commands.Command[object]) -> None:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             sent_at = self._asked_at = self._clock()

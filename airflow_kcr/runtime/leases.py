@@ -24,22 +24,12 @@ from typing import Final, TypeAlias
 
 from airflow_kcr.errors import RefusedError, SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
 from airflow_kcr.ports import CommittedOffset, Heartbeats, MemberStore, Renewal
-from airflow_kcr.protocol import documents
+from airflow_kcr.protocol import documents, values
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.region.commands import Heartbeat, Register, Renew, ReportNoted
 from airflow_kcr.protocol.region.rows import Noted
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import (
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    GroupPartition,
-    MemberId,
-    RegionId,
-    RegionName,
-    Timeline,
-)
 
 # Clocks
 
@@ -105,9 +95,9 @@ def _label() -> str:
 class Identity:
     """One start of one member."""
 
-    region: RegionName
-    region_id: RegionId
-    member: MemberId
+    region: values.RegionName
+    region_id: values.RegionId
+    member: values.MemberId
     group: GroupRules
     timeouts: Timeouts
     takeover: bool = False
@@ -142,20 +132,20 @@ class Identity:
             spec_revision=self.spec_revision,
         )
 
-    def batch_id(self, number: int) -> BatchId:
+    def batch_id(self, number: int) -> values.BatchId:
         """Return the id of this start's batch of that number; no other batch ever has it."""
-        return BatchId(f"{self.token}-{number}")
+        return values.BatchId(f"{self.token}-{number}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitNote:
     """What a region writes beside the offsets that it commits, as Kafka's metadata."""
 
-    region: RegionName
-    region_id: RegionId
-    timeline: Timeline
-    sequence: CheckpointNumber
-    epoch: Epoch
+    region: values.RegionName
+    region_id: values.RegionId
+    timeline: values.Timeline
+    sequence: values.CheckpointNumber
+    epoch: values.Epoch
 
     def text(self) -> str:
         """Return the metadata: JSON, far below Kafka's limit of 4096 bytes."""
@@ -163,7 +153,10 @@ class CommitNote:
 
 
 def later_note(
-    region_id: RegionId, member: MemberId, held: Mapping[GroupPartition, CommittedOffset], newest: CheckpointNumber
+    region_id: values.RegionId,
+    member: values.MemberId,
+    held: Mapping[values.GroupPartition, CommittedOffset],
+    newest: values.CheckpointNumber,
 ) -> ReportNoted | None:
     """Return what to tell a store that knows less than Kafka's commit metadata: it was restored. None: it does not.
 
@@ -231,7 +224,7 @@ class LeaseCalls:
         self._waiting_since: Seconds | None = None
         self._lost = False
 
-    def ask(self, region: RegionName, command: Renew) -> None:
+    def ask(self, region: values.RegionName, command: Renew) -> None:
         """Ask for a renewal, and deliver its answer; not again before that has come."""
         self._asked, self._waiting_since = Renewal(region=region, command=command), self._clock()
         self._post(self)

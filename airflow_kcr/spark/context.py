@@ -9,17 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.values import (
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    GroupId,
-    MemberId,
-    Range,
-    RegionName,
-    Timeline,
-    TopicPartition,
-)
+from airflow_kcr.protocol import values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,17 +52,17 @@ class BatchContext:
     - `epoch` is the fencing token: a target that remembers the highest one can refuse a writer that is out of date.
     """
 
-    region: RegionName
-    member: MemberId
+    region: values.RegionName
+    member: values.MemberId
     """Group and index of the member that runs the batch."""
 
-    batch_id: BatchId
-    epoch: Epoch
-    timeline: Timeline
-    sequence: CheckpointNumber
+    batch_id: values.BatchId
+    epoch: values.Epoch
+    timeline: values.Timeline
+    sequence: values.CheckpointNumber
     """Of the checkpoint that the batch belongs to: the open one, else the next one."""
 
-    ranges: Mapping[TopicPartition, Range]
+    ranges: Mapping[values.TopicPartition, values.Range]
     """Offsets [from, to) of every partition in the batch; none of them empty."""
 
     boundary: datetime | None = None
@@ -102,7 +92,7 @@ class BatchContext:
         )
 
     @property
-    def group(self) -> GroupId:
+    def group(self) -> values.GroupId:
         """The consumer group."""
         return self.member.group
 

@@ -21,19 +21,7 @@ from pydantic import BeforeValidator, GetCoreSchemaHandler, PlainSerializer, Str
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.rules import (
-    Assignor,
-    CheckpointMode,
-    Delivery,
-    FileFormat,
-    ForeignConsumerPolicy,
-    GroupProtocol,
-    OutOfRangePolicy,
-    RetentionRules,
-    SinkMode,
-    StartPosition,
-    parse_start,
-)
+from airflow_kcr.protocol import rules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import format_duration, parse_duration
 
@@ -185,19 +173,22 @@ Keep = Annotated[
     AsText(_keep, _kept, "a duration with its unit, such as 90d, or forever", "duration or `forever`"),
 ]
 Start = Annotated[
-    StartPosition,
+    rules.StartPosition,
     AsText(
-        parse_start, lambda start: start.text, "a text: earliest, latest, committed, timestamp:… or duration:…", "text"
+        rules.parse_start,
+        lambda start: start.text,
+        "a text: earliest, latest, committed, timestamp:… or duration:…",
+        "text",
     ),
 ]
-DeliveryWord = Annotated[Delivery, word(Delivery)]
-AssignorWord = Annotated[Assignor, word(Assignor, without=frozenset({Assignor.STICKY}))]
-ProtocolWord = Annotated[GroupProtocol, word(GroupProtocol)]
-FileFormatWord = Annotated[FileFormat, word(FileFormat)]
-SinkModeWord = Annotated[SinkMode, word(SinkMode)]
-CheckpointModeWord = Annotated[CheckpointMode, word(CheckpointMode)]
-ForeignConsumerWord = Annotated[ForeignConsumerPolicy, word(ForeignConsumerPolicy)]
-OutOfRangeWord = Annotated[OutOfRangePolicy, word(OutOfRangePolicy)]
+DeliveryWord = Annotated[rules.Delivery, word(rules.Delivery)]
+AssignorWord = Annotated[rules.Assignor, word(rules.Assignor, without=frozenset({rules.Assignor.STICKY}))]
+ProtocolWord = Annotated[rules.GroupProtocol, word(rules.GroupProtocol)]
+FileFormatWord = Annotated[rules.FileFormat, word(rules.FileFormat)]
+SinkModeWord = Annotated[rules.SinkMode, word(rules.SinkMode)]
+CheckpointModeWord = Annotated[rules.CheckpointMode, word(rules.CheckpointMode)]
+ForeignConsumerWord = Annotated[rules.ForeignConsumerPolicy, word(rules.ForeignConsumerPolicy)]
+OutOfRangeWord = Annotated[rules.OutOfRangePolicy, word(rules.OutOfRangePolicy)]
 
 
 # -- what a class declares ---------------------------------------------------------------------------------------------
@@ -223,7 +214,7 @@ class Declared(NamedTuple):
 
 
 _NAMES: Final[Mapping[type, Mapping[str, str]]] = {
-    RetentionRules: {"max_age": "for"},
+    rules.RetentionRules: {"max_age": "for"},
     Timeouts: {"max_poll": "max_poll_interval"},
 }
 _READ: Final[Mapping[Any, Any]] = {int: Number, bool: Truth, timedelta: Duration, timedelta | None: Duration | None}

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
 from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import batches, claims, commands, decisions, lifecycle
 from airflow_kcr.protocol.region.archive import ResetPage
@@ -24,19 +25,6 @@ from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import (
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    RegionName,
-    TopicPartition,
-)
 from airflow_kcr.store.chronicle import Chronicle
 
 A = TypeVar("A")
@@ -69,7 +57,7 @@ def uncollected() -> Iterator[None]:
 class Sign(NamedTuple):
     """A sign that a region is worth reading again: while it stays the same, no wait can be over."""
 
-    counter: EventNumber
+    counter: values.EventNumber
     is_due: bool
     """Whether something is to be done in it."""
 
@@ -83,9 +71,9 @@ class Sign(NamedTuple):
 class Span(NamedTuple):
     """The epochs of one reset: of its first attempt and its last, and the epoch of the attempt before it."""
 
-    since: Epoch
-    first: Epoch
-    last: Epoch
+    since: values.Epoch
+    first: values.Epoch
+    last: values.Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +113,7 @@ class RegionStore(ABC):
     SchemaMissing, SchemaTooOld or SchemaTooNew, and OutcomeUnknown where the answer to COMMIT was lost.
     """
 
-    def handle(self, name: RegionName, command: commands.Command[A]) -> A:
+    def handle(self, name: values.RegionName, command: commands.Command[A]) -> A:
         """Handle a command and return its answer; where the answer to its COMMIT was lost, it is given once more.
 
         Raises:
@@ -139,7 +127,7 @@ class RegionStore(ABC):
                 raise
             return cast("A", self._handled(name, command))
 
-    def _handled(self, name: RegionName, command: commands.Command[object]) -> object:
+    def _handled(self, name: values.RegionName, command: commands.Command[object]) -> object:
         match command:
             case commands.StartBatch():
                 return self.admit(name, command, batches.start)
@@ -161,7 +149,7 @@ class RegionStore(ABC):
                 region, answer = self.decide(name, lambda region, now: decisions.decide(region, now, command))
                 return region if answer is None else answer
 
-    def _finish_batch(self, name: RegionName, command: commands.FinishBatch) -> None:
+    def _finish_batch(self, name: values.RegionName, command: commands.FinishBatch) -> None:
         try:
             self.admit(name, command, batches.finish)
         except BatchRefused:
@@ -169,7 +157,7 @@ class RegionStore(ABC):
             if row is None or row.outcome is not Outcome.DONE or row.incarnation != command.incarnation:
                 raise
 
-    def _renew(self, name: RegionName, command: commands.Renew) -> commands.Heartbeat:
+    def _renew(self, name: values.RegionName, command: commands.Renew) -> commands.Heartbeat:
         renewal = Renewal(region=name, command=command)
         heartbeat = self.renew([renewal]).get(renewal)
         if heartbeat is None:
@@ -180,14 +168,14 @@ class RegionStore(ABC):
             raise heartbeat
         return heartbeat
 
-    def _retire(self, name: RegionName) -> Region:
+    def _retire(self, name: values.RegionName) -> Region:
         """Retire checkpoints, one transaction after the other, until there is none to retire."""
         while True:
             region, are_retired = self._retire_some(name)
             if not are_retired:
                 return region
 
-    def _retire_some(self, name: RegionName) -> tuple[Region, bool]:
+    def _retire_some(self, name: values.RegionName) -> tuple[Region, bool]:
         try:
             return self.decide(name, decisions.retire)
         except OutcomeUnknown:
@@ -196,7 +184,7 @@ class RegionStore(ABC):
     # What a store does in one transaction, the region's lock first
 
     @abstractmethod
-    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
+    def create(self, name: values.RegionName, rule: Callable[[datetime], Region]) -> Region:
         """Store a new region as `rule` makes it from the store's clock.
 
         Raises:
@@ -205,7 +193,7 @@ class RegionStore(ABC):
         """
 
     @abstractmethod
-    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
+    def decide(self, name: values.RegionName, rule: Rule[A]) -> tuple[Region, A]:
         """Run `rule` under the exclusive lock and store what it returns: rows, events and ledger changes.
 
         Waiters are notified after the commit. Returns the region as stored, with its events and ledger changes
@@ -217,7 +205,7 @@ class RegionStore(ABC):
         """
 
     @abstractmethod
-    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
+    def admit(self, name: values.RegionName, command: B, rule: BatchRule[B, A]) -> A:
         """Run `rule` under the shared lock, on a region that holds no more than a batch's start or finish needs.
 
         That is: the region's own row, the open checkpoint, this member and its lease, the claims of the batch's ranges,
@@ -229,7 +217,7 @@ class RegionStore(ABC):
         """
 
     @abstractmethod
-    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
+    def delete(self, name: values.RegionName, check: Callable[[Region, datetime], None]) -> None:
         """Forget a region and its history, if `check` does not raise.
 
         A long history goes in pieces. If that is interrupted, every other call raises RegionBeingDeleted, and this one,
@@ -250,14 +238,14 @@ class RegionStore(ABC):
     # Reading a region
 
     @abstractmethod
-    def read(self, name: RegionName) -> tuple[Region, datetime]:
+    def read(self, name: values.RegionName) -> tuple[Region, datetime]:
         """Return the region as committed at one moment, and the store's clock then; takes no region lock.
 
         Raises:
             UnknownRegion: there is no such region.
         """
 
-    def look(self, name: RegionName) -> tuple[Region, datetime, Seen]:
+    def look(self, name: values.RegionName) -> tuple[Region, datetime, Seen]:
         """Return a region, the store's clock, and what the judgement of its liveness needs beside it.
 
         Raises:
@@ -266,12 +254,12 @@ class RegionStore(ABC):
         seen = self.seen(name)
         return *self.read(name), seen
 
-    def seen(self, name: RegionName) -> Seen:
+    def seen(self, name: values.RegionName) -> Seen:
         """Return what the judgement of a region's liveness needs beside its rows, as far as the store has it."""
         return Seen(worked_at=self.newest_work(name) or NEVER)
 
     @abstractmethod
-    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+    def read_as(self, name: values.RegionName, member: values.MemberId, see: Callable[[Region, datetime], V]) -> V:
         """Return what `see` makes of the region and the store's clock, all of one moment; takes no region lock.
 
         The region has only this member's claims, unless it checkpoints by count. What `see` does not ask for is not
@@ -282,19 +270,19 @@ class RegionStore(ABC):
         """
 
     @abstractmethod
-    def names(self) -> tuple[RegionName, ...]:
+    def names(self) -> tuple[values.RegionName, ...]:
         """Return the names of all regions, in order."""
 
     @abstractmethod
-    def names_with(self, groups: Collection[GroupId]) -> tuple[RegionName, ...]:
+    def names_with(self, groups: Collection[values.GroupId]) -> tuple[values.RegionName, ...]:
         """Return the names of the regions that have a group of one of these names, on whatever cluster, in order."""
 
     @abstractmethod
-    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+    def signs(self, names: Collection[values.RegionName]) -> Mapping[values.RegionName, tuple[Sign, datetime]]:
         """Return the signs of those of these regions that there are, and the store's clock; one statement for all."""
 
     @abstractmethod
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+    def wait(self, name: values.RegionName, after: values.EventNumber, timeout: timedelta) -> values.EventNumber:
         """Return the region's counter once it has moved beyond `after`; else, after `timeout`, `after`.
 
         Of what each of several members does (`events.PARTS`) it may not hear: who has to know reads now and then.
@@ -302,7 +290,9 @@ class RegionStore(ABC):
 
     # Reading its past
 
-    def reset_page(self, name: RegionName, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
+    def reset_page(
+        self, name: values.RegionName, *, before: values.CheckpointNumber | None, last: int | None
+    ) -> ResetPage:
         """Return what `Archive.reset_page` of a region does; nothing else of the region is read.
 
         Raises:
@@ -311,38 +301,40 @@ class RegionStore(ABC):
         return self.read(name)[0].archive.reset_page(before=before, last=last)
 
     @abstractmethod
-    def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
+    def events(self, name: values.RegionName, after: values.EventNumber, limit: int = 1000) -> tuple[Event, ...]:
         """Return up to `limit` events after that number, in commit order."""
 
     @abstractmethod
-    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
+    def batch(self, name: values.RegionName, batch: values.BatchId) -> Batch | None:
         """Return one row of the ledger, whatever its outcome."""
 
     @abstractmethod
-    def batches(self, name: RegionName) -> Iterator[Batch]:
+    def batches(self, name: values.RegionName) -> Iterator[Batch]:
         """Yield the ledger in the order in which batches began."""
 
     @abstractmethod
-    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
+    def batches_since(self, name: values.RegionName, after: values.CheckpointNumber) -> tuple[Batch, ...]:
         """Return the batches that are stamped with a later sequence than this, oldest first; reads no older ones."""
 
     @abstractmethod
-    def newest_work(self, name: RegionName) -> datetime | None:
+    def newest_work(self, name: values.RegionName) -> datetime | None:
         """Return when the batch that was started last began or ended; None: there was none. Reads that batch alone."""
 
     @abstractmethod
-    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
+    def batches_with(
+        self, name: values.RegionName, partition: values.GroupPartition, offset: values.Offset
+    ) -> tuple[Batch, ...]:
         """Return every batch whose ranges contain this offset of this partition, oldest first.
 
         It reads what there is near the offset, not the ledger.
         """
 
     @abstractmethod
-    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+    def readers(self, name: values.RegionName, partition: values.TopicPartition) -> tuple[values.GroupPartition, ...]:
         """Return the partitions of which batches of any group were started, of this topic and number, by group."""
 
     @abstractmethod
-    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
+    def replays(self, name: values.RegionName, spans: Collection[Span]) -> Mapping[values.Epoch, Replayed]:
         """Count, by the first epoch of each reset, the offsets that it rewound and those processed again since.
 
         Args:
@@ -351,11 +343,11 @@ class RegionStore(ABC):
         """
 
     @abstractmethod
-    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+    def registered(self, name: values.RegionName, member: values.MemberId, incarnation: values.Incarnation) -> str:
         """Return how the process of an incarnation called itself when it registered; empty: no event tells."""
 
     @abstractmethod
-    def history(self, name: RegionName) -> History:
+    def history(self, name: values.RegionName) -> History:
         """Return all events and the whole ledger as committed at one moment; takes no region lock.
 
         Read one after the other, a batch that finished in between would look like unprocessed records.
@@ -365,19 +357,19 @@ class RegionStore(ABC):
         """
 
     @abstractmethod
-    def chronicle(self, name: RegionName) -> Chronicle:
+    def chronicle(self, name: values.RegionName) -> Chronicle:
         """Return what is recorded of a region; raises UnknownRegion, if there is none, when it is read."""
 
     # Where its sinks write to
 
     @abstractmethod
-    def taken(self, name: RegionName) -> frozenset[SinkPlace]:
+    def taken(self, name: values.RegionName) -> frozenset[SinkPlace]:
         """Return the places that sinks of this region have taken, and that hold what its progress counts."""
 
     @abstractmethod
-    def take(self, name: RegionName, place: SinkPlace) -> None:
+    def take(self, name: values.RegionName, place: SinkPlace) -> None:
         """Note that a sink has taken a place; noted before, it changes nothing."""
 
     @abstractmethod
-    def let_go(self, name: RegionName, place: SinkPlace) -> None:
+    def let_go(self, name: values.RegionName, place: SinkPlace) -> None:
         """Forget that a sink has taken a place, so that it may start there with nothing."""

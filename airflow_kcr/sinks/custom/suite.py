@@ -30,48 +30,37 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.values import (
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    GroupId,
-    MemberId,
-    Offset,
-    Range,
-    RegionId,
-    RegionName,
-    Timeline,
-    TopicName,
-    TopicPartition,
-)
+from airflow_kcr.protocol import values
 from airflow_kcr.sinks.custom import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
 from airflow_kcr.spark.context import BatchContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TOPIC: Final = TopicName("topic")
-PLACE: Final = TopicPartition(TOPIC, 0)
-OWNER: Final = SinkOwner(region=RegionName("region"), region_id=RegionId("one"), group=GroupId("group"), sink="sink")
-_MEMBER: Final = MemberId(GroupId("group"), 0)
+TOPIC: Final = values.TopicName("topic")
+PLACE: Final = values.TopicPartition(TOPIC, 0)
+OWNER: Final = SinkOwner(
+    region=values.RegionName("region"), region_id=values.RegionId("one"), group=values.GroupId("group"), sink="sink"
+)
+_MEMBER: Final = values.MemberId(values.GroupId("group"), 0)
 _COLUMNS: Final = "topic STRING, partition INT, offset BIGINT, value STRING"
 
 
 def checkpoint_id(sequence: int, timeline: int = 1) -> CheckpointId:
     """Return the name of a checkpoint."""
-    return CheckpointId(timeline=Timeline(timeline), sequence=CheckpointNumber(sequence))
+    return CheckpointId(timeline=values.Timeline(timeline), sequence=values.CheckpointNumber(sequence))
 
 
 def batch_of(name: str, offsets: range, sequence: int = 1, timeline: int = 1, epoch: int = 1) -> BatchContext:
     """Return a batch of partition 0."""
     return BatchContext(
-        region=RegionName("region"),
+        region=values.RegionName("region"),
         member=_MEMBER,
-        batch_id=BatchId(name),
-        epoch=Epoch(epoch),
-        timeline=Timeline(timeline),
-        sequence=CheckpointNumber(sequence),
-        ranges={PLACE: Range(Offset(offsets.start), Offset(offsets.stop))},
+        batch_id=values.BatchId(name),
+        epoch=values.Epoch(epoch),
+        timeline=values.Timeline(timeline),
+        sequence=values.CheckpointNumber(sequence),
+        ranges={PLACE: values.Range(values.Offset(offsets.start), values.Offset(offsets.stop))},
     )
 
 
@@ -87,7 +76,7 @@ def accepted(batch: BatchContext, upto: int | None = None) -> AcceptedBatch:
         batch_id=batch.batch_id,
         epoch=batch.epoch,
         checkpoint=CheckpointId(timeline=batch.timeline, sequence=batch.sequence),
-        ranges={PLACE: whole if upto is None else Range(whole.from_, Offset(upto))},
+        ranges={PLACE: whole if upto is None else values.Range(whole.from_, values.Offset(upto))},
         is_whole=upto is None,
     )
 
@@ -102,10 +91,10 @@ def checkpoint_of(
 def reset_to(epoch: int, timeline: int, undone: Mapping[CheckpointId, int], resume: int) -> Reset:
     """Return a reset of partition 0."""
     return Reset(
-        epoch=Epoch(epoch),
-        timeline=Timeline(timeline),
-        undone={checkpoint: Timeline(by) for checkpoint, by in undone.items()},
-        resume={PLACE: Offset(resume)},
+        epoch=values.Epoch(epoch),
+        timeline=values.Timeline(timeline),
+        undone={checkpoint: values.Timeline(by) for checkpoint, by in undone.items()},
+        resume={PLACE: values.Offset(resume)},
     )
 
 
@@ -134,11 +123,11 @@ class SinkContract(ABC):
         sink = self._checked()
         one, two, three = batch_of("a", range(5)), batch_of("b", range(5, 8)), batch_of("c", range(8, 9), sequence=2)
         self._write(sink, one, two)
-        sink.prepare(CheckpointNumber(1))
+        sink.prepare(values.CheckpointNumber(1))
         sink.publish(checkpoint_of(checkpoint_id(1), accepted(one), accepted(two)))
         self._expect(range(8))
         self._write(sink, three)
-        sink.prepare(CheckpointNumber(2))
+        sink.prepare(values.CheckpointNumber(2))
         sink.publish(checkpoint_of(checkpoint_id(2), accepted(three), previous=checkpoint_id(1)))
         self._expect(range(9))
 
@@ -146,7 +135,7 @@ class SinkContract(ABC):
         """By the same object, and by another one."""
         sink, one = self._checked(), batch_of("a", range(5))
         self._write(sink, one)
-        sink.prepare(CheckpointNumber(1))
+        sink.prepare(values.CheckpointNumber(1))
         for publisher in (sink, sink, self._checked()):
             publisher.publish(checkpoint_of(checkpoint_id(1), accepted(one)))
             self._expect(range(5))
@@ -155,7 +144,7 @@ class SinkContract(ABC):
         """Nothing that publishing needs is in the memory of who wrote."""
         sink, one = self._checked(), batch_of("a", range(5))
         self._write(sink, one)
-        sink.prepare(CheckpointNumber(1))
+        sink.prepare(values.CheckpointNumber(1))
         self._checked().publish(checkpoint_of(checkpoint_id(1), accepted(one)))
         self._expect(range(5))
 
@@ -163,7 +152,7 @@ class SinkContract(ABC):
         """As of a group that had no records."""
         sink, one = self._checked(), batch_of("a", range(5))
         self._write(sink, one)
-        sink.prepare(CheckpointNumber(1))
+        sink.prepare(values.CheckpointNumber(1))
         sink.publish(checkpoint_of(checkpoint_id(1), accepted(one)))
         sink.publish(checkpoint_of(checkpoint_id(2), previous=checkpoint_id(1)))
         self._expect(range(5))
@@ -172,7 +161,7 @@ class SinkContract(ABC):
         """As of records that the pipeline leaves out."""
         sink, one = self._checked(), batch_of("a", range(5))
         sink.write(self._rows(range(0)), one)
-        sink.prepare(CheckpointNumber(1))
+        sink.prepare(values.CheckpointNumber(1))
         sink.publish(checkpoint_of(checkpoint_id(1), accepted(one)))
         self._expect(range(0))
 
@@ -182,7 +171,7 @@ class SinkContract(ABC):
             sink, one = self._checked(), batch_of("a", range(5))
             self._write(sink, one)
             self._expect(range(0))
-            sink.prepare(CheckpointNumber(1))
+            sink.prepare(values.CheckpointNumber(1))
             self._expect(range(0))
 
     def test_a_batch_that_is_not_accepted_is_never_shown(self) -> None:
@@ -190,7 +179,7 @@ class SinkContract(ABC):
         sink = self._checked()
         dead, one, two = batch_of("dead", range(5)), batch_of("a", range(3)), batch_of("b", range(3, 5))
         self._write(sink, dead, one, two)
-        sink.prepare(CheckpointNumber(1))
+        sink.prepare(values.CheckpointNumber(1))
         sink.publish(checkpoint_of(checkpoint_id(1), accepted(one), accepted(two)))
         self._expect(range(5))
 
@@ -201,7 +190,7 @@ class SinkContract(ABC):
         sink.rollback(reset_to(2, 2, {}, resume=4))
         again = batch_of("b", range(4, 6), sequence=2, timeline=2, epoch=2)
         self._write(sink, again)
-        sink.prepare(CheckpointNumber(2))
+        sink.prepare(values.CheckpointNumber(2))
         sink.publish(checkpoint_of(checkpoint_id(2, 2), accepted(one, upto=4), accepted(again)))
         self._expect(range(6))
 
@@ -219,7 +208,7 @@ class SinkContract(ABC):
             self._expect(range(5) if self.keeps_back else range(9))
         again = batch_of("c", range(5, 10), sequence=3, timeline=2, epoch=2)
         self._write(sink, again)
-        sink.prepare(CheckpointNumber(3))
+        sink.prepare(values.CheckpointNumber(3))
         sink.publish(checkpoint_of(checkpoint_id(3, 2), accepted(again), previous=checkpoint_id(1)))
         self._expect(range(10))
 
@@ -233,7 +222,7 @@ class SinkContract(ABC):
         # Whatever it says to that; that it is not shown is what counts.
         with suppress(Exception):
             self._write(zombie, late)
-        sink.prepare(CheckpointNumber(2))
+        sink.prepare(values.CheckpointNumber(2))
         sink.publish(checkpoint_of(checkpoint_id(2, 2), accepted(again)))
         self._expect(range(5))
 
@@ -242,7 +231,7 @@ class SinkContract(ABC):
         self._checked()
         self._checked()
         try:
-            self.make().check(replace(OWNER, region_id=RegionId("another")))
+            self.make().check(replace(OWNER, region_id=values.RegionId("another")))
         except ConfigurationError:
             return
         raise AssertionError("the target is taken by a sink of another region, and `check` did not refuse it")

@@ -47,16 +47,6 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 from airflow_kcr.store.postgres import layouts
-from airflow_kcr.store.postgres.layouts import (
-    BOUNDARY_OFFSETS,
-    CHECKPOINTS,
-    PERSON_RESETS,
-    REQUESTS,
-    RESETS,
-    SEEKS,
-    contributions_from,
-    offset_map,
-)
 from airflow_kcr.store.postgres.row_layout import JsonLayout, partition_columns
 from airflow_kcr.store.postgres.session import Session
 from airflow_kcr.store.postgres.statements import load
@@ -66,12 +56,12 @@ V = TypeVar("V")
 
 SQL: Final = load(
     "archive",
-    request=REQUESTS.selected("t"),
-    person_reset=PERSON_RESETS.selected("t"),
-    checkpoint=CHECKPOINTS.selected("t"),
-    reset=RESETS.selected("t"),
-    seek=SEEKS.selected("t"),
-    boundary_offset=BOUNDARY_OFFSETS.selected("t"),
+    request=layouts.REQUESTS.selected("t"),
+    person_reset=layouts.PERSON_RESETS.selected("t"),
+    checkpoint=layouts.CHECKPOINTS.selected("t"),
+    reset=layouts.RESETS.selected("t"),
+    seek=layouts.SEEKS.selected("t"),
+    boundary_offset=layouts.BOUNDARY_OFFSETS.selected("t"),
     contributions=layouts.CONTRIBUTIONS,
     ends=ENDS,
     following=ATTEMPTS,
@@ -95,24 +85,24 @@ class PostgresArchive(Archive):
 
     @override
     def request(self, request_id: RequestId) -> CheckpointRequest | None:
-        return self._one(REQUESTS, "request", request_id=request_id)
+        return self._one(layouts.REQUESTS, "request", request_id=request_id)
 
     @override
     def person_reset(self, request_id: RequestId) -> PersonReset | None:
-        return self._one(PERSON_RESETS, "person_reset", request_id=request_id)
+        return self._one(layouts.PERSON_RESETS, "person_reset", request_id=request_id)
 
     @override
     def named(self, request_id: RequestId) -> Named:
         request, reset = self._session.rows(SQL["named"], request_id=request_id)[0]
-        return Named(_only(REQUESTS, request), _only(PERSON_RESETS, reset))
+        return Named(_only(layouts.REQUESTS, request), _only(layouts.PERSON_RESETS, reset))
 
     @override
     def checkpoint(self, sequence: CheckpointNumber) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, "checkpoint", sequence=sequence)
+        return self._one(layouts.CHECKPOINTS, "checkpoint", sequence=sequence)
 
     @override
     def reset(self, epoch: Epoch) -> ResetAttempt | None:
-        return self._one(RESETS, "reset", epoch=epoch)
+        return self._one(layouts.RESETS, "reset", epoch=epoch)
 
     @override
     def offsets(self, sequences: Collection[CheckpointNumber]) -> Mapping[CheckpointNumber, OffsetMap]:
@@ -122,7 +112,7 @@ class PostgresArchive(Archive):
         rows: dict[CheckpointNumber, list[Columns[Any]]] = {}
         for sequence, *columns in self._session.rows(SQL["offsets"], sequences=wanted):
             rows.setdefault(sequence, []).append(columns)
-        found = {sequence: offset_map(columns) for sequence, columns in rows.items()}
+        found = {sequence: layouts.offset_map(columns) for sequence, columns in rows.items()}
         if len(found) < len(wanted):
             empty = self._session.rows(SQL["complete"], sequences=[s for s in wanted if s not in found])
             found |= {sequence: OffsetMap() for (sequence,) in empty}
@@ -134,16 +124,16 @@ class PostgresArchive(Archive):
 
     @override
     def read_backs(self, sequence: CheckpointNumber) -> OffsetMap:
-        return offset_map(self._session.rows(SQL["read_backs"], sequence=sequence))
+        return layouts.offset_map(self._session.rows(SQL["read_backs"], sequence=sequence))
 
     @override
     def contributions(self, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:
-        return contributions_from(self._session.rows(SQL["contributions"], sequence=sequence)[0][0])
+        return layouts.contributions_from(self._session.rows(SQL["contributions"], sequence=sequence)[0][0])
 
     def contribution_of(self, sequence: CheckpointNumber, member: MemberId) -> Mapping[MemberId, Contribution]:
         """Return what one member contributed to a checkpoint, under its id; nothing if it has not."""
         given = {"sequence": sequence, "group": member.group, "index": member.index}
-        return contributions_from(self._session.rows(SQL["contribution_of"], **given)[0][0])
+        return layouts.contributions_from(self._session.rows(SQL["contribution_of"], **given)[0][0])
 
     @override
     def seek_map(self, epoch: Epoch) -> SeekMap | None:
@@ -153,39 +143,39 @@ class PostgresArchive(Archive):
     @override
     def boundary_offsets(self, boundary: datetime) -> Mapping[BoundaryKey, BoundaryOffset]:
         rows = self._session.rows(SQL["boundary_offsets"], boundary=boundary)
-        return BOUNDARY_OFFSETS.read(list(zip(*rows, strict=True)))
+        return layouts.BOUNDARY_OFFSETS.read(list(zip(*rows, strict=True)))
 
     # The current timeline
 
     @override
     def newest_aligned(self, up_to: CheckpointNumber | None) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, "newest_aligned", up_to=_or_last(up_to))
+        return self._one(layouts.CHECKPOINTS, "newest_aligned", up_to=_or_last(up_to))
 
     @override
     def covering(self, boundary: datetime) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, "covering", boundary=boundary)
+        return self._one(layouts.CHECKPOINTS, "covering", boundary=boundary)
 
     @override
     def newest_usable(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, "newest_usable", before=_or_last(before))
+        return self._one(layouts.CHECKPOINTS, "newest_usable", before=_or_last(before))
 
     @override
     def oldest_usable(self) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, "oldest_usable")
+        return self._one(layouts.CHECKPOINTS, "oldest_usable")
 
     @override
     def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, "newest_current", before=_or_last(before))
+        return self._one(layouts.CHECKPOINTS, "newest_current", before=_or_last(before))
 
     @override
     def newest_published(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, "newest_published", before=_or_last(before))
+        return self._one(layouts.CHECKPOINTS, "newest_published", before=_or_last(before))
 
     @override
     def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> Checkpoint | None:
         if boundary is None:
-            return self._one(CHECKPOINTS, "published_from", least=sequence or 0)
-        return self._one(CHECKPOINTS, "published_from_boundary", boundary=boundary, least=sequence or 0)
+            return self._one(layouts.CHECKPOINTS, "published_from", least=sequence or 0)
+        return self._one(layouts.CHECKPOINTS, "published_from_boundary", boundary=boundary, least=sequence or 0)
 
     @override
     def undone_by(
@@ -237,11 +227,11 @@ class PostgresArchive(Archive):
 
     @override
     def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, "holding", since=since, **_place(partition, offset))
+        return self._one(layouts.CHECKPOINTS, "holding", since=since, **_place(partition, offset))
 
     @override
     def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> ResetAttempt | None:
-        return self._one(RESETS, "went_back", after=after, **_place(partition, offset))
+        return self._one(layouts.RESETS, "went_back", after=after, **_place(partition, offset))
 
     # Lists
 
@@ -249,7 +239,9 @@ class PostgresArchive(Archive):
     def checkpoints(
         self, *, first: CheckpointNumber | None = None, before: CheckpointNumber | None = None, last: int | None = None
     ) -> tuple[Checkpoint, ...]:
-        return self._rows(CHECKPOINTS, "checkpoints", first=first or 0, before=_or_last(before), last=last)[::-1]
+        return self._rows(layouts.CHECKPOINTS, "checkpoints", first=first or 0, before=_or_last(before), last=last)[
+            ::-1
+        ]
 
     @override
     def count(self) -> int:
@@ -266,7 +258,7 @@ class PostgresArchive(Archive):
         return RegionPage(
             checkpoints=_checkpoint_page(checkpoints),
             resets=reset_page_from((resets, following, persons, undone)),
-            contributions=contributions_from(contributed),
+            contributions=layouts.contributions_from(contributed),
         )
 
     @override
@@ -278,11 +270,11 @@ class PostgresArchive(Archive):
 
     @override
     def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
-        return self._rows(RESETS, "resets", before=_or_last(before), last=last)[::-1]
+        return self._rows(layouts.RESETS, "resets", before=_or_last(before), last=last)[::-1]
 
     @override
     def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[ResetAttempt, ...]:
-        return self._rows(RESETS, "resets_from", sequence=sequence, limit=limit)
+        return self._rows(layouts.RESETS, "resets_from", sequence=sequence, limit=limit)
 
     @override
     def reset_page(self, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
@@ -290,18 +282,18 @@ class PostgresArchive(Archive):
 
     @override
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
-        return self._rows(REQUESTS, "requests_of_run", dag=dag_id, run=run_id)
+        return self._rows(layouts.REQUESTS, "requests_of_run", dag=dag_id, run=run_id)
 
     @override
     def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[CheckpointRequest, ...]:
         wanted = list(sequences)
-        return self._rows(REQUESTS, "requests_for", sequences=wanted) if wanted else ()
+        return self._rows(layouts.REQUESTS, "requests_for", sequences=wanted) if wanted else ()
 
     # Resets and retention
 
     @override
     def last_done(self, before: Epoch) -> ResetAttempt | None:
-        return self._one(RESETS, "last_done", before=before)
+        return self._one(layouts.RESETS, "last_done", before=before)
 
     @override
     def kept(self) -> int:
@@ -309,7 +301,7 @@ class PostgresArchive(Archive):
 
     @override
     def oldest_kept(self, limit: int) -> tuple[Checkpoint, ...]:
-        return self._rows(CHECKPOINTS, "oldest_kept", limit=limit)
+        return self._rows(layouts.CHECKPOINTS, "oldest_kept", limit=limit)
 
     @override
     def nth_complete(self, place: int) -> CheckpointNumber | None:
@@ -365,9 +357,9 @@ def _checkpoint_page(columns: Columns[Any]) -> CheckpointPage:
         row = LogStart(last_seen, first_seen, Offset(start), TopicId(topic_id))
         log_starts.setdefault(GroupPartition(group, topic, partition), []).append(row)
     return CheckpointPage(
-        checkpoints=tuple(CHECKPOINTS.read(rows).values()),
-        requests=tuple(REQUESTS.read(requests).values()),
-        offsets={sequence: offset_map(columns) for sequence, columns in held.items()},
+        checkpoints=tuple(layouts.CHECKPOINTS.read(rows).values()),
+        requests=tuple(layouts.REQUESTS.read(requests).values()),
+        offsets={sequence: layouts.offset_map(columns) for sequence, columns in held.items()},
         topics=ids,
         log_starts={partition: tuple(sorted(starts)) for partition, starts in log_starts.items()},
     )
@@ -377,8 +369,8 @@ def reset_page_from(columns: Columns[Any]) -> ResetPage:
     """Return the page of resets that `reset_page` has read."""
     resets, following, persons, undone = columns
     return ResetPage(
-        resets=tuple(RESETS.read(resets).values()),
-        following=tuple(RESETS.read(following).values()),
-        persons=tuple(PERSON_RESETS.read(persons).values()),
+        resets=tuple(layouts.RESETS.read(resets).values()),
+        following=tuple(layouts.RESETS.read(following).values()),
+        persons=tuple(layouts.PERSON_RESETS.read(persons).values()),
         undone={timeline: tuple(sequences) for timeline, sequences in undone or ()},
     )

@@ -11,7 +11,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
-from airflow_kcr.protocol import documents
+from airflow_kcr.protocol import documents, values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap
 from airflow_kcr.protocol.region import rows
@@ -19,19 +19,6 @@ from airflow_kcr.protocol.region.archive import Archive
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.state import InitialKey, Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    Range,
-    RegionId,
-    RegionName,
-    RequestId,
-    TopicId,
-)
 from airflow_kcr.store.codec import event_from_json, from_json
 from airflow_kcr.store.postgres.row_layout import (
     PARTITION,
@@ -65,7 +52,7 @@ HEAD_COLUMNS: Final = SPEC_COLUMNS + MOVING_COLUMNS
 
 HEAD: Final = json_row(HEAD_COLUMNS, "r")
 
-_UNCLAIMED: Final = dict[GroupPartition, datetime | rows.Absence]
+_UNCLAIMED: Final = dict[values.GroupPartition, datetime | rows.Absence]
 
 RulesOf: TypeAlias = Callable[[str], RegionRules]
 
@@ -87,7 +74,7 @@ def head_values(region: Region) -> dict[str, object]:
     }
 
 
-def region_from(name: RegionName, head: Found, rules: RulesOf, archive: Archive) -> Region:
+def region_from(name: values.RegionName, head: Found, rules: RulesOf, archive: Archive) -> Region:
     """Return the region of its own row, its tables unread.
 
     Args:
@@ -97,7 +84,7 @@ def region_from(name: RegionName, head: Found, rules: RulesOf, archive: Archive)
         archive: what is over in the region.
     """
     row = dict(zip(HEAD_COLUMNS, head, strict=True))
-    unclaimed: Mapping[GroupPartition, datetime | rows.Absence] = from_json(row["unowned"] or {}, _UNCLAIMED)
+    unclaimed: Mapping[values.GroupPartition, datetime | rows.Absence] = from_json(row["unowned"] or {}, _UNCLAIMED)
     there = {column: [value] for column, value in row.items() if value is not None}
     plain: dict[str, Any] = {part.name: part.read(there)[0] for part in _PLAIN if part.columns[0] in there}
 
@@ -106,7 +93,7 @@ def region_from(name: RegionName, head: Found, rules: RulesOf, archive: Archive)
 
     return Region(
         name=name,
-        region_id=RegionId(row["uid"]),
+        region_id=values.RegionId(row["uid"]),
         spec=spec(row["spec"], row["spec_revision"]),
         next_spec=None if row["next_spec"] is None else spec(row["next_spec"], row["next_spec_revision"]),
         unowned={p: seen for p, seen in unclaimed.items() if isinstance(seen, datetime)},
@@ -117,23 +104,27 @@ def region_from(name: RegionName, head: Found, rules: RulesOf, archive: Archive)
     )
 
 
-def _restore_point(sequence: CheckpointNumber | None, epoch: Epoch | None) -> rows.RestorePoint | None:
+def _restore_point(sequence: values.CheckpointNumber | None, epoch: values.Epoch | None) -> rows.RestorePoint | None:
     return None if sequence is None else rows.RestorePoint(sequence, epoch)
 
 
 # Few and wide rows
 
-MEMBERS: Final[JsonLayout[MemberId, rows.Member]] = JsonLayout.of("member", rows.Member, {"member": MemberId})
-LEASES: Final[JsonLayout[MemberId, rows.Lease]] = JsonLayout.of("lease", rows.Lease, {"member": MemberId})
-REQUESTS: Final[JsonLayout[RequestId, rows.CheckpointRequest]] = JsonLayout.of(
-    "checkpoint_request", rows.CheckpointRequest, {"request_id": RequestId}
+MEMBERS: Final[JsonLayout[values.MemberId, rows.Member]] = JsonLayout.of(
+    "member", rows.Member, {"member": values.MemberId}
 )
-CHECKPOINTS: Final[JsonLayout[CheckpointNumber, rows.Checkpoint]] = JsonLayout.of(
-    "checkpoint", rows.Checkpoint, {"sequence": CheckpointNumber}
+LEASES: Final[JsonLayout[values.MemberId, rows.Lease]] = JsonLayout.of("lease", rows.Lease, {"member": values.MemberId})
+REQUESTS: Final[JsonLayout[values.RequestId, rows.CheckpointRequest]] = JsonLayout.of(
+    "checkpoint_request", rows.CheckpointRequest, {"request_id": values.RequestId}
 )
-RESETS: Final[JsonLayout[Epoch, rows.ResetAttempt]] = JsonLayout.of("reset", rows.ResetAttempt, {"epoch": Epoch})
-PERSON_RESETS: Final[JsonLayout[RequestId, rows.PersonReset]] = JsonLayout.of(
-    "person_reset", rows.PersonReset, {"request_id": RequestId}
+CHECKPOINTS: Final[JsonLayout[values.CheckpointNumber, rows.Checkpoint]] = JsonLayout.of(
+    "checkpoint", rows.Checkpoint, {"sequence": values.CheckpointNumber}
+)
+RESETS: Final[JsonLayout[values.Epoch, rows.ResetAttempt]] = JsonLayout.of(
+    "reset", rows.ResetAttempt, {"epoch": values.Epoch}
+)
+PERSON_RESETS: Final[JsonLayout[values.RequestId, rows.PersonReset]] = JsonLayout.of(
+    "person_reset", rows.PersonReset, {"request_id": values.RequestId}
 )
 
 # Rows by partition, of which there may be tens of thousands
@@ -154,23 +145,23 @@ _LOG: Final = ("log_start", "log_end", "log_topic_id", "log_leader_epoch")
 _log_columns = attrgetter("start", "end", "topic_id", "leader_epoch")
 
 
-def _log_bounds(start: Offset, end: Offset, topic_id: TopicId, leader_epoch: int) -> LogBounds:
+def _log_bounds(start: values.Offset, end: values.Offset, topic_id: values.TopicId, leader_epoch: int) -> LogBounds:
     return LogBounds(start=start, end=end, topic_id=topic_id, leader_epoch=leader_epoch)
 
 
-CLAIMS: Final[Layout[GroupPartition, rows.Claim]] = Layout.of(
-    "claim", rows.Claim, {"partition": GroupPartition}, _owner("owner"), _owner("last_owner")
+CLAIMS: Final[Layout[values.GroupPartition, rows.Claim]] = Layout.of(
+    "claim", rows.Claim, {"partition": values.GroupPartition}, _owner("owner"), _owner("last_owner")
 )
 INITIAL: Final[Layout[InitialKey, rows.InitialOffset]] = Layout.of(
     "initial_offset",
     rows.InitialOffset,
-    {"partition": GroupPartition, "topic_id": TopicId},
+    {"partition": values.GroupPartition, "topic_id": values.TopicId},
     Field("bounds", _LOG, _log_columns, _log_bounds),
 )
 BOUNDARY_OFFSETS: Final[Layout[rows.BoundaryKey, rows.BoundaryOffset]] = Layout.of(
     "boundary_offset",
     rows.BoundaryOffset,
-    {"partition": GroupPartition, "topic_id": TopicId, "boundary": datetime},
+    {"partition": values.GroupPartition, "topic_id": values.TopicId, "boundary": datetime},
     Field("boundary", ("boundary",)),
 )
 
@@ -189,19 +180,19 @@ _REWINDS: Final = """coalesce(n.next_offset < (
     ), true)"""
 """Of an entry `n` that is written: whether it is, or may be, before the one of the reset just before (`undone`)."""
 
-SEEKS: Final[Layout[tuple[Epoch, GroupPartition], SeekEntry]] = Layout.of(
-    "seek_offset", SeekEntry, {"epoch": Epoch, "partition": GroupPartition}, derived={"rewinds": _REWINDS}
+SEEKS: Final[Layout[tuple[values.Epoch, values.GroupPartition], SeekEntry]] = Layout.of(
+    "seek_offset", SeekEntry, {"epoch": values.Epoch, "partition": values.GroupPartition}, derived={"rewinds": _REWINDS}
 )
 
 
 def offset_map(found: Iterable[Sequence[Any]]) -> OffsetMap:
     """Return offsets by partition from their four columns."""
-    return OffsetMap([(GroupPartition(g, t, p), Offset(o)) for g, t, p, o in found])
+    return OffsetMap([(values.GroupPartition(g, t, p), values.Offset(o)) for g, t, p, o in found])
 
 
-def seek_maps(columns: Sequence[Sequence[Any]]) -> dict[Epoch, SeekMap]:
+def seek_maps(columns: Sequence[Sequence[Any]]) -> dict[values.Epoch, SeekMap]:
     """Return seek maps from the columns of `SEEKS`."""
-    found: dict[Epoch, dict[GroupPartition, SeekEntry]] = {}
+    found: dict[values.Epoch, dict[values.GroupPartition, SeekEntry]] = {}
     for (epoch, partition), entry in SEEKS.read(columns).items():
         found.setdefault(epoch, {})[partition] = entry
     return {epoch: SeekMap(entries) for epoch, entries in found.items()}
@@ -209,19 +200,19 @@ def seek_maps(columns: Sequence[Sequence[Any]]) -> dict[Epoch, SeekMap]:
 
 # Contributions: one row for the member, one for each partition
 
-ContributionKey: TypeAlias = tuple[CheckpointNumber, MemberId]
+ContributionKey: TypeAlias = tuple[values.CheckpointNumber, values.MemberId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributor:
     """The row of one member's contribution, without its offsets."""
 
-    incarnation: Incarnation
+    incarnation: values.Incarnation
     contributed_at: datetime
 
 
 CONTRIBUTORS: Final[JsonLayout[ContributionKey, Contributor]] = JsonLayout.of(
-    "contribution", Contributor, {"sequence": CheckpointNumber, "member": MemberId}
+    "contribution", Contributor, {"sequence": values.CheckpointNumber, "member": values.MemberId}
 )
 CONTRIBUTED: Final = TableLayout(
     "contribution_offset", ("sequence", *PARTITION), ("member_index", "next_offset", "committed_offset", *_LOG)
@@ -235,15 +226,15 @@ CONTRIBUTIONS: Final = f"""json_agg(json_build_array({CONTRIBUTORS.selected("k")
 """All of contributions `k`."""
 
 
-def contributions_from(found: list[Any] | None) -> dict[MemberId, rows.Contribution]:
+def contributions_from(found: list[Any] | None) -> dict[values.MemberId, rows.Contribution]:
     """Return what `CONTRIBUTIONS` has read, by member in order."""
     contributors = CONTRIBUTORS.read([whole for whole, _ in found or []])
     pairs = zip(contributors.items(), found or [], strict=True)
     return dict(sorted((member, _contribution(member, by, parts or [])) for ((_, member), by), (_, parts) in pairs))
 
 
-def _contribution(member: MemberId, by: Contributor, found: Iterable[Found]) -> rows.Contribution:
-    parts = [(GroupPartition(member.group, topic, partition), *held) for topic, partition, *held in found]
+def _contribution(member: values.MemberId, by: Contributor, found: Iterable[Found]) -> rows.Contribution:
+    parts = [(values.GroupPartition(member.group, topic, partition), *held) for topic, partition, *held in found]
     return rows.Contribution(
         incarnation=by.incarnation,
         contributed_at=by.contributed_at,
@@ -253,7 +244,9 @@ def _contribution(member: MemberId, by: Contributor, found: Iterable[Found]) -> 
     )
 
 
-def contributed_rows(sequence: CheckpointNumber, member: MemberId, part: rows.Contribution) -> Iterable[Found]:
+def contributed_rows(
+    sequence: values.CheckpointNumber, member: values.MemberId, part: rows.Contribution
+) -> Iterable[Found]:
     """Yield the rows of a contribution by partition: number, partition, and the values of `CONTRIBUTED`."""
     for p, offset in part.offsets.items():
         log = part.bounds.get(p)
@@ -266,8 +259,8 @@ def contributed_rows(sequence: CheckpointNumber, member: MemberId, part: rows.Co
 _RANGE: Final = (*PARTITION, "from_offset", "to_offset")
 
 
-def _ranges(found: Iterable[Found] | None) -> dict[GroupPartition, Range]:
-    return {GroupPartition(g, t, p): Range(begin, end) for g, t, p, begin, end in sorted(found or ())}
+def _ranges(found: Iterable[Found] | None) -> dict[values.GroupPartition, values.Range]:
+    return {values.GroupPartition(g, t, p): values.Range(begin, end) for g, t, p, begin, end in sorted(found or ())}
 
 
 BATCHES: Final[JsonLayout[int, rows.Batch]] = JsonLayout.of(

@@ -13,19 +13,10 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, assert_never
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import BatchesProven, CheckpointsUndone, Forgotten, LedgerChange
-from airflow_kcr.protocol.values import (
-    MAX_NUMBER,
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    GroupId,
-    GroupPartition,
-    Offset,
-    TopicPartition,
-)
 from airflow_kcr.store.postgres.layouts import BATCH, BATCHES, batches_from, started_columns
 from airflow_kcr.store.postgres.row_layout import document, partition_columns
 from airflow_kcr.store.postgres.session import Found, Session
@@ -136,14 +127,14 @@ def delete(session: Session, batches: list[int]) -> int:
 # Reading it
 
 
-def one(session: Session, batch: BatchId) -> Batch | None:
+def one(session: Session, batch: values.BatchId) -> Batch | None:
     """Return one row of the ledger."""
     return next(iter(_seen(session, session.rows(SQL["one"], batch=batch))), None)
 
 
 def page(session: Session, after: int) -> tuple[list[Batch], int | None]:
     """Return the next batches of the ledger beyond a number, and the number to continue after; None: no more."""
-    found = session.rows(SQL["page"], after=after, upto=MAX_NUMBER, limit=PAGE)
+    found = session.rows(SQL["page"], after=after, upto=values.MAX_NUMBER, limit=PAGE)
     return _seen(session, found), _number(found[-1]) if len(found) == PAGE else None
 
 
@@ -155,13 +146,13 @@ def whole(session: Session) -> Iterator[Batch]:
         yield from found
 
 
-def since(session: Session, after: CheckpointNumber) -> list[Batch]:
+def since(session: Session, after: values.CheckpointNumber) -> list[Batch]:
     """Return the batches of later sequences than this, oldest first.
 
     Sequences only grow, and a batch is numbered under the lock that stamps it, so those wanted are the last ones.
     """
     found: list[Found] = []
-    before: int = MAX_NUMBER
+    before: int = values.MAX_NUMBER
     while rows := session.rows(SQL["page_back"], before=before, limit=PAGE):
         later = [row for row in rows if row[0][_SEQUENCE] > after]
         found += later
@@ -177,7 +168,7 @@ _WIDTHS: Final = range(2, 65)
 """Of ranges that can be stored."""
 
 
-def containing(session: Session, partition: GroupPartition, offset: Offset) -> list[Batch]:
+def containing(session: Session, partition: values.GroupPartition, offset: values.Offset) -> list[Batch]:
     """Return the batches whose ranges contain an offset, oldest first."""
     found = session.rows(
         SQL["containing"],
@@ -187,15 +178,15 @@ def containing(session: Session, partition: GroupPartition, offset: Offset) -> l
         offset=offset,
         widths=list(_WIDTHS),
         # One that has the record and is of this width ends at most its length beyond it.
-        furthest=[min(offset + 2 ** (65 - width) - 1, MAX_NUMBER) for width in _WIDTHS],
+        furthest=[min(offset + 2 ** (65 - width) - 1, values.MAX_NUMBER) for width in _WIDTHS],
     )
     return _seen(session, found)
 
 
-def readers(session: Session, partition: TopicPartition) -> list[GroupPartition]:
+def readers(session: Session, partition: values.TopicPartition) -> list[values.GroupPartition]:
     """Return the partitions of that topic and number of which a batch was started, of whatever group."""
     found = session.rows(SQL["readers"], topic=partition.topic, partition=partition.partition)
-    return sorted(GroupPartition(GroupId(group), *partition) for (group,) in found)
+    return sorted(values.GroupPartition(values.GroupId(group), *partition) for (group,) in found)
 
 
 def _number(found: Found) -> int:
@@ -210,7 +201,7 @@ def _seen(session: Session, found: Sequence[Found]) -> list[Batch]:
     """Return batches as the ledger shows them: with what resets have undone of them."""
     batches = batches_from(found)
     done = {b.batch: b.accepted_in for b in batches if b.outcome is Outcome.DONE}
-    asked: list[tuple[GroupPartition, Epoch]] = list(
+    asked: list[tuple[values.GroupPartition, values.Epoch]] = list(
         dict.fromkeys((p, done[b.batch]) for b in batches if b.batch in done for p in b.ranges)
     )
     if not asked:
@@ -222,7 +213,7 @@ def _seen(session: Session, found: Sequence[Found]) -> list[Batch]:
         **partition_columns([partition for partition, _ in asked]),
         epochs=[epoch for _, epoch in asked],
     )
-    lowest: dict[Epoch, dict[GroupPartition, Offset]] = {}
+    lowest: dict[values.Epoch, dict[values.GroupPartition, values.Offset]] = {}
     for number, offset in rows:
         partition, epoch = asked[number]
         lowest.setdefault(epoch, {})[partition] = offset
@@ -235,7 +226,7 @@ def span_columns(spans: Collection[Span]) -> dict[str, object]:
     return {"since": since, "firsts": firsts, "lasts": lasts}
 
 
-def replays_from(rows: Sequence[Found], spans: Collection[Span]) -> dict[Epoch, Replayed]:
+def replays_from(rows: Sequence[Found], spans: Collection[Span]) -> dict[values.Epoch, Replayed]:
     """Return what `replays` has read of resets, by the first epoch of each."""
     counted = {first: Replayed(rewound=rewound, replayed=replayed) for first, rewound, replayed in rows}
     return {span.first: counted.get(span.first, Replayed()) for span in spans}

@@ -24,20 +24,6 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
 from airflow_kcr.store.postgres import layouts, row_layout
 from airflow_kcr.store.postgres.archive import PostgresArchive
-from airflow_kcr.store.postgres.layouts import (
-    BATCHES,
-    BOUNDARY_OFFSETS,
-    CHECKPOINTS,
-    CLAIMS,
-    INITIAL,
-    LEASES,
-    MEMBERS,
-    PERSON_RESETS,
-    REQUESTS,
-    RESETS,
-    SEEKS,
-    contributions_from,
-)
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import load
 
@@ -48,24 +34,24 @@ SQL: Final = load(
     given_head=row_layout.named(layouts.HEAD_COLUMNS, "n"),
     set_head=row_layout.assigned(layouts.HEAD_COLUMNS, "n"),
     set_moving=row_layout.assigned(layouts.MOVING_COLUMNS, "n"),
-    member=MEMBERS.selected("t"),
-    lease=LEASES.selected("t"),
-    checkpoint=CHECKPOINTS.selected("t"),
-    request=REQUESTS.selected("t"),
-    person_reset=PERSON_RESETS.selected("t"),
-    reset=RESETS.selected("t"),
-    claims=CLAIMS.gathered("t"),
-    initial=INITIAL.gathered("t"),
-    boundary_offsets=BOUNDARY_OFFSETS.gathered("t"),
-    boundary_offset=BOUNDARY_OFFSETS.selected("t"),
+    member=layouts.MEMBERS.selected("t"),
+    lease=layouts.LEASES.selected("t"),
+    checkpoint=layouts.CHECKPOINTS.selected("t"),
+    request=layouts.REQUESTS.selected("t"),
+    person_reset=layouts.PERSON_RESETS.selected("t"),
+    reset=layouts.RESETS.selected("t"),
+    claims=layouts.CLAIMS.gathered("t"),
+    initial=layouts.INITIAL.gathered("t"),
+    boundary_offsets=layouts.BOUNDARY_OFFSETS.gathered("t"),
+    boundary_offset=layouts.BOUNDARY_OFFSETS.selected("t"),
     offsets=row_layout.arrays_of((*row_layout.PARTITION, "next_offset"), "t"),
     partitions=row_layout.arrays_of(row_layout.PARTITION, "t"),
-    seeks=SEEKS.gathered("t"),
+    seeks=layouts.SEEKS.gathered("t"),
     contributions=layouts.CONTRIBUTIONS,
     batch=layouts.BATCH,
     batch_alone=layouts.BATCH_ALONE,
     ranges=row_layout.arrays_of((*row_layout.PARTITION, "from_offset", "to_offset"), "g"),
-    claim_values=row_layout.arrays_of(CLAIMS.values, "t"),
+    claim_values=row_layout.arrays_of(layouts.CLAIMS.values, "t"),
     reset_states=row_layout.listed(f"'{state}'" for state in sorted(RESET_STATES)),
 )
 
@@ -90,21 +76,21 @@ def region_of(session: Session, name: RegionName, row: Found) -> Region:
     def columns(*, of: int) -> list[Any]:
         return [next(found) for _ in range(of)]
 
-    claims, initial = columns(of=len(CLAIMS.columns)), columns(of=len(INITIAL.columns))
-    places = columns(of=len(BOUNDARY_OFFSETS.columns))
+    claims, initial = columns(of=len(layouts.CLAIMS.columns)), columns(of=len(layouts.INITIAL.columns))
+    places = columns(of=len(layouts.BOUNDARY_OFFSETS.columns))
     offsets, read_backs, frozen = columns(of=4), columns(of=4), columns(of=3)
-    seeks = columns(of=len(SEEKS.columns))
+    seeks = columns(of=len(layouts.SEEKS.columns))
     contributed, running, _ = found
     open_checkpoint, held, read = region.open_checkpoint, _map_of(region, offsets), _map_of(region, read_backs)
-    contributions = contributions_from(contributed)
+    contributions = layouts.contributions_from(contributed)
     return replace(
         region,
         skips=_skips(session, row),
-        running={b.batch: b for b in BATCHES.read(sorted(running or ())).values()},
+        running={b.batch: b for b in layouts.BATCHES.read(sorted(running or ())).values()},
         contributions={(open_checkpoint, m): part for m, part in contributions.items() if open_checkpoint is not None},
-        claims=CLAIMS.read(claims),
-        initial=INITIAL.read(initial),
-        boundary_offsets=BOUNDARY_OFFSETS.read(places),
+        claims=layouts.CLAIMS.read(claims),
+        initial=layouts.INITIAL.read(initial),
+        boundary_offsets=layouts.BOUNDARY_OFFSETS.read(places),
         offsets=held,
         read_backs={number: offsets for number, offsets in read.items() if offsets},
         frozen={}
@@ -138,12 +124,12 @@ def _with_wide_rows(session: Session, name: RegionName, row: Found) -> Region:
     return replace(
         _region_from(session, name, row),
         clusters=groups or {},
-        members=MEMBERS.read(members),
-        leases=LEASES.read(leases),
-        checkpoints=CHECKPOINTS.read(checkpoints),
-        requests=REQUESTS.read(requests),
-        person_resets=PERSON_RESETS.read(person_resets),
-        resets=RESETS.read(resets),
+        members=layouts.MEMBERS.read(members),
+        leases=layouts.LEASES.read(leases),
+        checkpoints=layouts.CHECKPOINTS.read(checkpoints),
+        requests=layouts.REQUESTS.read(requests),
+        person_resets=layouts.PERSON_RESETS.read(person_resets),
+        resets=layouts.RESETS.read(resets),
     )
 
 
@@ -168,7 +154,7 @@ def region_of_member(session: Session, name: RegionName, member: MemberId, row: 
     A count is counted over all claims, and an open seek entry is answered from the whole map: then all is read.
     """
     region = _with_wide_rows(session, name, row)
-    claims = CLAIMS.read(row[_WIDE:])
+    claims = layouts.CLAIMS.read(row[_WIDE:])
     if region.rules.checkpoint.records is not None or any(claim.resume is None for claim in claims.values()):
         return region_of(session, name, session.rows(SQL["region"], name=name)[0])
     region = replace(region, claims=claims, skips=_skips(session, row))
@@ -216,7 +202,7 @@ def _with_places(session: Session, region: Region, member: MemberId, limit: date
 # As a batch's start or finish needs it
 
 
-_CLAIMED: Final = 5 + CLAIMS.values.index("incarnation")
+_CLAIMED: Final = 5 + layouts.CLAIMS.values.index("incarnation")
 """A range whose partition has no claim any more has none of its columns."""
 
 
@@ -244,19 +230,19 @@ def region_for_batch(
     if isinstance(command, FinishBatch):
         found = list(row_layout.scattered(gathered))
         claimed = [(*columns[:3], *columns[5:]) for columns in found if columns[_CLAIMED] is not None]
-        claims = CLAIMS.read(list(zip(*claimed, strict=True)))
+        claims = layouts.CLAIMS.read(list(zip(*claimed, strict=True)))
         if running:
-            running[BATCHES.columns.index("ranges")] = [columns[:5] for columns in found]
+            running[layouts.BATCHES.columns.index("ranges")] = [columns[:5] for columns in found]
     else:
-        claims = CLAIMS.read(gathered)
+        claims = layouts.CLAIMS.read(gathered)
     region = replace(
         region,
-        members=MEMBERS.read(_one(member_row)),
-        leases=LEASES.read(_one(lease)),
-        checkpoints=CHECKPOINTS.read(_one(checkpoint)),
+        members=layouts.MEMBERS.read(_one(member_row)),
+        leases=layouts.LEASES.read(_one(lease)),
+        checkpoints=layouts.CHECKPOINTS.read(_one(checkpoint)),
         claims=claims,
         skips=_skips(session, row),
-        running={b.batch: b for b in BATCHES.read(_one(running)).values()},
+        running={b.batch: b for b in layouts.BATCHES.read(_one(running)).values()},
     )
     limit = boundaries.limit(region)
     return replace(region, boundary_offsets=_boundaries_in(session, claims, limit)), now
@@ -276,4 +262,4 @@ def _boundaries_in(
     rows = session.rows(
         SQL["boundaries_in"], boundary=limit, topic_ids=topic_ids, **row_layout.partition_columns(claims)
     )
-    return BOUNDARY_OFFSETS.read(list(zip(*rows, strict=True)))
+    return layouts.BOUNDARY_OFFSETS.read(list(zip(*rows, strict=True)))

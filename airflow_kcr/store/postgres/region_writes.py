@@ -14,18 +14,8 @@ from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region.rows import Batch, Claim, Contribution, Lease
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import ClusterId, Epoch, GroupId, GroupPartition, MemberId, Offset
-from airflow_kcr.store.postgres import history, layouts, leases, ledger
+from airflow_kcr.store.postgres import history, layouts, leases, ledger, row_layout
 from airflow_kcr.store.postgres.region_reads import SQL
-from airflow_kcr.store.postgres.row_layout import (
-    Columns,
-    Layout,
-    TableLayout,
-    Values,
-    arrays,
-    as_json,
-    document,
-    partition_columns,
-)
 from airflow_kcr.store.postgres.session import Session
 from airflow_kcr.store.postgres.statements import Statement
 
@@ -68,7 +58,7 @@ class Write:
     values: Mapping[str, object]
 
 
-_TABLES: Final[tuple[tuple[str, Layout[Any, Any]], ...]] = (
+_TABLES: Final[tuple[tuple[str, row_layout.Layout[Any, Any]], ...]] = (
     ("members", layouts.MEMBERS),
     ("claims", layouts.CLAIMS),
     ("initial", layouts.INITIAL),
@@ -134,7 +124,7 @@ def _all_of(parts: tuple[str, ...]) -> Statement:
 
 def write_new(session: Session, region: Region) -> Region:
     """Write a new region, whatever it holds; the session is about it from now on."""
-    head = document(layouts.head_values(region))
+    head = row_layout.document(layouts.head_values(region))
     session.region_id = session.rows(SQL["insert_head"], name=region.name, head=head)[0][0]
     for part in _groups(Changes(written=region.own_groups)):
         session.run(Statement(part.sql), **part.values)
@@ -162,7 +152,7 @@ def write_batch(session: Session, before: Region, after: Region) -> None:
 
 def _moved_columns(moved: Mapping[GroupPartition, Claim]) -> dict[str, object]:
     return {
-        **partition_columns(moved),
+        **row_layout.partition_columns(moved),
         "positions": [c.position for c in moved.values()],
         "started": [c.started_to for c in moved.values()],
     }
@@ -171,33 +161,37 @@ def _moved_columns(moved: Mapping[GroupPartition, Claim]) -> dict[str, object]:
 def _head(before: Region, after: Region) -> Iterator[Write]:
     old, new = layouts.head_values(before), layouts.head_values(after)
     if any(old[c] != new[c] for c in layouts.SPEC_COLUMNS):
-        yield Write(SQL["update_head"].sql, {"head": document(new)})
+        yield Write(SQL["update_head"].sql, {"head": row_layout.document(new)})
     elif old != new:
-        yield Write(SQL["update_moving"].sql, {"head": document({c: new[c] for c in layouts.MOVING_COLUMNS})})
+        yield Write(
+            SQL["update_moving"].sql, {"head": row_layout.document({c: new[c] for c in layouts.MOVING_COLUMNS})}
+        )
 
 
 # Tables by their layouts
 
 
-def _changed(table: TableLayout, columns: Columns, key: tuple[str, ...], gone: Columns) -> Iterator[Write]:
+def _changed(
+    table: row_layout.TableLayout, columns: row_layout.Columns, key: tuple[str, ...], gone: row_layout.Columns
+) -> Iterator[Write]:
     """Yield what writes rows of a table, and what deletes those of some keys; without rows, there are no columns."""
     if columns:
         yield Write(table.upsert, table.bound(columns))
     if gone:
-        yield Write(table.delete(key), arrays(f"{table.name}_gone", gone))
+        yield Write(table.delete(key), row_layout.arrays(f"{table.name}_gone", gone))
 
 
-def _rows(layout: Layout[K, V], changed: Changes[K, V]) -> Iterator[Write]:
+def _rows(layout: row_layout.Layout[K, V], changed: Changes[K, V]) -> Iterator[Write]:
     """Yield what writes the changed rows of a mapping."""
     columns = layout.split(changed.written) if changed.written else ()
     return _changed(layout, columns, layout.key, layout.split_keys(changed.gone) if changed.gone else ())
 
 
 def _map(
-    table: TableLayout,
+    table: row_layout.TableLayout,
     before: Mapping[N, M],
     after: Mapping[N, M],
-    rows_of: Callable[[M | None, M], Mapping[GroupPartition, Values]],
+    rows_of: Callable[[M | None, M], Mapping[GroupPartition, row_layout.Values]],
 ) -> Iterator[Write]:
     """Yield what writes the changed entries of the changed maps; a map that is gone takes its rows with it.
 
@@ -212,7 +206,7 @@ def _map(
     return _changed(table, list(zip(*rows, strict=True)), table.key[:1], [[*changed.gone]] if changed.gone else ())
 
 
-def _moved(before: OffsetMap | None, after: OffsetMap) -> dict[GroupPartition, Values]:
+def _moved(before: OffsetMap | None, after: OffsetMap) -> dict[GroupPartition, row_layout.Values]:
     known: Mapping[GroupPartition, Offset] = {} if before is None else before
     return {p: (o,) for p, o in after.items() if known.get(p) != o}
 
@@ -291,4 +285,4 @@ def _contributions(changed: Changes[layouts.ContributionKey, Contribution]) -> I
 def _events(after: Region) -> Iterator[Write]:
     if after.events:
         rows = map(layouts.event_values, after.events)
-        yield Write(history.SQL["insert"].sql, {"event": as_json(layouts.EVENT_COLUMNS, rows)})
+        yield Write(history.SQL["insert"].sql, {"event": row_layout.as_json(layouts.EVENT_COLUMNS, rows)})

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from airflow_kcr.errors import GroupInOtherRegion, KcrError, RegionBeingDeleted, RegionExists, StoreBusy, UnknownRegion
 from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.archive import ResetPage
@@ -28,19 +29,6 @@ from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import (
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    RegionName,
-    TopicPartition,
-)
 from airflow_kcr.store.chronicle import Chronicle
 from airflow_kcr.store.postgres import archive, deletion, history, leases, ledger, region_reads, region_writes
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
@@ -106,7 +94,7 @@ class PostgresTransactions(RegionStore):
     # Transitions
 
     @override
-    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
+    def create(self, name: values.RegionName, rule: Callable[[datetime], Region]) -> Region:
         region: Region | None = None
         try:
             with self._connections.transaction(SQL["lock_exclusive"], region_key=_key(name)) as session:
@@ -122,13 +110,13 @@ class PostgresTransactions(RegionStore):
             raise self._group_taken(name, region) from None
 
     @override
-    def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
+    def decide(self, name: values.RegionName, rule: Rule[A]) -> tuple[Region, A]:
         for _ in range(_ATTEMPTS):
             with suppress(region_writes.LeaseMovedError):
                 return self._decide_once(name, rule)
         raise StoreBusy(f"leases of region {name} kept being renewed while it was decided on; nothing was changed")
 
-    def _decide_once(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
+    def _decide_once(self, name: values.RegionName, rule: Rule[A]) -> tuple[Region, A]:
         after: Region | None = None
         try:
             with (
@@ -145,7 +133,7 @@ class PostgresTransactions(RegionStore):
             raise self._group_taken(name, after) from None
 
     @override
-    def admit(self, name: RegionName, command: B, rule: BatchRule[B, A]) -> A:
+    def admit(self, name: values.RegionName, command: B, rule: BatchRule[B, A]) -> A:
         keys = {"region_key": _key(name), "member_key": _key(name, command.member)}
         with self._connections.transaction(SQL["lock_shared"], **keys) as session:
             found = region_reads.region_for_batch(session, name, command)
@@ -157,7 +145,7 @@ class PostgresTransactions(RegionStore):
             return answer
 
     @override
-    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
+    def delete(self, name: values.RegionName, check: Callable[[Region, datetime], None]) -> None:
         with self._connections.transaction(SQL["lock_exclusive"], region_key=_key(name)) as session:
             rows = session.rows(region_reads.SQL["region"], name=name)
             if rows:
@@ -178,13 +166,13 @@ class PostgresTransactions(RegionStore):
     # Reading a region
 
     @override
-    def read(self, name: RegionName) -> tuple[Region, datetime]:
+    def read(self, name: values.RegionName) -> tuple[Region, datetime]:
         region, now, _ = self.look(name)
         return region, now
 
     @override
     @read_again
-    def look(self, name: RegionName) -> tuple[Region, datetime, Seen]:
+    def look(self, name: values.RegionName) -> tuple[Region, datetime, Seen]:
         with self._connections.snapshot(region_reads.SQL["region"], name=name) as session, uncollected():
             row = _one_of(session, name, session.first)
             seen = Seen(worked_at=region_reads.worked_at(row) or NEVER)
@@ -192,37 +180,37 @@ class PostgresTransactions(RegionStore):
 
     @override
     @read_again
-    def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+    def read_as(self, name: values.RegionName, member: values.MemberId, see: Callable[[Region, datetime], V]) -> V:
         given = {"name": name, "group": member.group, "index": member.index}
         with self._connections.snapshot(region_reads.SQL["region_of_member"], **given) as session:
             row = _one_of(session, name, session.first)
             return see(region_reads.region_of_member(session, name, member, row), row[0])
 
     @override
-    def names(self) -> tuple[RegionName, ...]:
+    def names(self) -> tuple[values.RegionName, ...]:
         return tuple(name for (name,) in self._connections.answer(SQL["names"]) if not deletion.is_doomed(name))
 
     @override
     @read_again
-    def names_with(self, groups: Collection[GroupId]) -> tuple[RegionName, ...]:
+    def names_with(self, groups: Collection[values.GroupId]) -> tuple[values.RegionName, ...]:
         found = self._connections.answer(SQL["names_with"], groups=list(groups))
         return tuple(name for (name,) in found if not deletion.is_doomed(name))
 
     @override
-    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+    def signs(self, names: Collection[values.RegionName]) -> Mapping[values.RegionName, tuple[Sign, datetime]]:
         rows = self._connections.answer(SQL["signs"], names=sorted(names))
-        return {RegionName(name): (Sign(*columns), now) for name, now, *columns in rows}
+        return {values.RegionName(name): (Sign(*columns), now) for name, now, *columns in rows}
 
     @override
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+    def wait(self, name: values.RegionName, after: values.EventNumber, timeout: timedelta) -> values.EventNumber:
         self._connections.require_schema()
 
-        def counter(connection: libpq.Connection) -> EventNumber:
+        def counter(connection: libpq.Connection) -> values.EventNumber:
             statement = SQL["counter"]
             found = connection.run(statement.numbered, statement.bound({"name": name})).fetchone()
             if found is None:
                 raise _unknown_in(connection.run(SQL["names"].numbered, ()).fetchall(), name)
-            return EventNumber(found[0])
+            return values.EventNumber(found[0])
 
         return self._listeners.wait(name, after, timeout, counter)
 
@@ -230,25 +218,27 @@ class PostgresTransactions(RegionStore):
 
     @override
     @read_again
-    def reset_page(self, name: RegionName, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
+    def reset_page(
+        self, name: values.RegionName, *, before: values.CheckpointNumber | None, last: int | None
+    ) -> ResetPage:
         page = by_name(archive.SQL["reset_page"])
         with self._connections.snapshot(page, name=name, **archive.reset_bounds(before, last)) as session:
             return archive.reset_page_from(_one_of(session, name, session.first))
 
     @override
     @read_again
-    def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[Event, ...]:
+    def events(self, name: values.RegionName, after: values.EventNumber, limit: int = 1000) -> tuple[Event, ...]:
         with self._about(name) as session:
             return history.events(session, after, limit)
 
     @override
     @read_again
-    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
+    def batch(self, name: values.RegionName, batch: values.BatchId) -> Batch | None:
         with self._about(name) as session:
             return ledger.one(session, batch)
 
     @override
-    def batches(self, name: RegionName) -> Iterator[Batch]:
+    def batches(self, name: values.RegionName) -> Iterator[Batch]:
         # Page by page, so that the caller may take its time.
         after: int | None = 0
         while after is not None:
@@ -256,100 +246,102 @@ class PostgresTransactions(RegionStore):
             yield from found
 
     @read_again
-    def _page(self, name: RegionName, after: int) -> tuple[list[Batch], int | None]:
+    def _page(self, name: values.RegionName, after: int) -> tuple[list[Batch], int | None]:
         with self._about(name) as session:
             return ledger.page(session, after)
 
     @override
     @read_again
-    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
+    def batches_since(self, name: values.RegionName, after: values.CheckpointNumber) -> tuple[Batch, ...]:
         with self._about(name) as session:
             return tuple(ledger.since(session, after))
 
     @override
     @read_again
-    def newest_work(self, name: RegionName) -> datetime | None:
+    def newest_work(self, name: values.RegionName) -> datetime | None:
         with self._connections.snapshot(by_name(ledger.SQL["newest_work"]), name=name) as session:
             worked_at: datetime | None = _one_of(session, name, session.first)[0]
             return worked_at
 
     @override
     @read_again
-    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
+    def batches_with(
+        self, name: values.RegionName, partition: values.GroupPartition, offset: values.Offset
+    ) -> tuple[Batch, ...]:
         with self._about(name) as session:
             return tuple(ledger.containing(session, partition, offset))
 
     @override
     @read_again
-    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+    def readers(self, name: values.RegionName, partition: values.TopicPartition) -> tuple[values.GroupPartition, ...]:
         with self._about(name) as session:
             return tuple(ledger.readers(session, partition))
 
     @override
     @read_again
-    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
+    def replays(self, name: values.RegionName, spans: Collection[Span]) -> Mapping[values.Epoch, Replayed]:
         replays = by_name(ledger.SQL["replays"])
         with self._connections.snapshot(replays, name=name, **ledger.span_columns(spans)) as session:
             return ledger.replays_from(session.first, spans)
 
     @override
     @read_again
-    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+    def registered(self, name: values.RegionName, member: values.MemberId, incarnation: values.Incarnation) -> str:
         with self._about(name) as session:
             return history.registered(session, member, incarnation)
 
     @override
     @read_again
-    def history(self, name: RegionName) -> History:
+    def history(self, name: values.RegionName) -> History:
         with self._about(name) as session:
             return History(events=history.all_events(session), batches=[*ledger.whole(session)])
 
     @override
-    def chronicle(self, name: RegionName) -> Chronicle:
+    def chronicle(self, name: values.RegionName) -> Chronicle:
         return PostgresChronicle(lambda: self._about(name), lambda: self._alone(name), lambda: self._beside(name))
 
     # Where its sinks write to
 
     @override
     @read_again
-    def taken(self, name: RegionName) -> frozenset[SinkPlace]:
+    def taken(self, name: values.RegionName) -> frozenset[SinkPlace]:
         with self._about(name) as session:
-            return frozenset(SinkPlace(GroupId(group), *place) for group, *place in session.rows(SQL["places"]))
+            return frozenset(SinkPlace(values.GroupId(group), *place) for group, *place in session.rows(SQL["places"]))
 
     @override
-    def take(self, name: RegionName, place: SinkPlace) -> None:
+    def take(self, name: values.RegionName, place: SinkPlace) -> None:
         with self._beside(name) as session:
             session.run(SQL["take_place"], **place._asdict())
 
     @override
-    def let_go(self, name: RegionName, place: SinkPlace) -> None:
+    def let_go(self, name: values.RegionName, place: SinkPlace) -> None:
         with self._beside(name) as session:
             session.run(SQL["let_place_go"], **place._asdict())
 
     # Sessions about one region
 
     @contextmanager
-    def _about(self, name: RegionName) -> Iterator[Session]:
+    def _about(self, name: values.RegionName) -> Iterator[Session]:
         """Lend a session that reads about a region."""
         with self._connections.snapshot(SQL["find"], name=name) as session:
             session.region_id = _one_of(session, name, session.first)[0]
             yield session
 
     @contextmanager
-    def _alone(self, name: RegionName) -> Iterator[Session]:
+    def _alone(self, name: values.RegionName) -> Iterator[Session]:
         """Lend a session about a region that holds its lock."""
         with self._connections.transaction(SQL["lock_exclusive"], region_key=_key(name)) as session:
             session.region_id = _one_of(session, name, session.rows(SQL["find"], name=name))[0]
             yield session
 
     @contextmanager
-    def _beside(self, name: RegionName) -> Iterator[Session]:
+    def _beside(self, name: values.RegionName) -> Iterator[Session]:
         """Lend a session about a region that writes what no verb reads, and so needs no lock."""
         with self._connections.transaction(NO_LOCK) as session:
             session.region_id = _one_of(session, name, session.rows(SQL["find"], name=name))[0]
             yield session
 
-    def _group_taken(self, name: RegionName, region: Region | None) -> KcrError:
+    def _group_taken(self, name: values.RegionName, region: Region | None) -> KcrError:
         """Return the refusal that names the group and its region; the transaction that found out is over."""
         groups = {} if region is None else region.own_groups
         found = self._connections.answer(SQL["owners"], groups=[*groups], clusters=[*groups.values()], name=name)
@@ -358,14 +350,14 @@ class PostgresTransactions(RegionStore):
         return lost_logs.group_taken(*found[0])
 
 
-def _one_of(session: Session, name: RegionName, rows: Rows[Found]) -> Found:
+def _one_of(session: Session, name: values.RegionName, rows: Rows[Found]) -> Found:
     """Return the one row that was found of a region."""
     if not rows:
         raise _unknown_in(session.rows(SQL["names"]), name)
     return rows[0]
 
 
-def _unknown_in(names: Rows[Found], name: RegionName) -> KcrError:
+def _unknown_in(names: Rows[Found], name: values.RegionName) -> KcrError:
     found = [known for (known,) in names]
     if deletion.doomed(name) in found:
         return _being_deleted(name)
@@ -373,13 +365,13 @@ def _unknown_in(names: Rows[Found], name: RegionName) -> KcrError:
     return UnknownRegion(f"there is no region {name!r} in this store; it has: {', '.join(known) or 'none'}")
 
 
-def _being_deleted(name: RegionName) -> RegionBeingDeleted:
+def _being_deleted(name: values.RegionName) -> RegionBeingDeleted:
     return RegionBeingDeleted(
         f"region {name} is being deleted, or that was interrupted; run `kcr region delete {name}` to go on"
     )
 
 
-def _key(name: RegionName, member: MemberId | None = None) -> int:
+def _key(name: values.RegionName, member: values.MemberId | None = None) -> int:
     """Return the number of an advisory lock: 64 bits, the same in every process.
 
     It is made of the name, not of the region's id: who declares a name again waits for who deletes it. Two names that
