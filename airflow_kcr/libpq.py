@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Final
 
 import psycopg
@@ -35,30 +34,26 @@ NOT_NOW: Final = "the server does not take connections now"
 
 LOCK_NOT_AVAILABLE: Final = "55P03"
 
-BUSY: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        LOCK_NOT_AVAILABLE: "it waited too long for a lock",
-        "57014": "a statement took too long",
-        "40P01": "it was chosen to end a deadlock",
-        "40001": "it could not be serialised",
-        "25P03": "it was idle for too long, so the server ended it",
-        "25P04": "it took too long, so the server ended it",
-    }
-)
+BUSY: Final[Mapping[str, str]] = {
+    LOCK_NOT_AVAILABLE: "it waited too long for a lock",
+    "57014": "a statement took too long",
+    "40P01": "it was chosen to end a deadlock",
+    "40001": "it could not be serialised",
+    "25P03": "it was idle for too long, so the server ended it",
+    "25P04": "it took too long, so the server ended it",
+}
 """By SQLSTATE: the server gave the transaction up, so nothing was changed."""
 
-AWAY: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "57P01": "the server ended the connection",
-        "57P02": "the server crashed",
-        "57P03": NOT_NOW,
-        "57P05": "the server ended the idle connection",
-        "53300": FULL,
-        "53100": "the server's disk is full",
-        "53200": "the server is out of memory",
-        "25006": READ_ONLY,
-    }
-)
+AWAY: Final[Mapping[str, str]] = {
+    "57P01": "the server ended the connection",
+    "57P02": "the server crashed",
+    "57P03": NOT_NOW,
+    "57P05": "the server ended the idle connection",
+    "53300": FULL,
+    "53100": "the server's disk is full",
+    "53200": "the server is out of memory",
+    "25006": READ_ONLY,
+}
 """By SQLSTATE: the server can't be used at the moment."""
 
 DIRECTLY: Final = "give the address of Postgres itself, not that of a pooler (PgBouncer)"
@@ -66,9 +61,7 @@ DIRECTLY: Final = "give the address of Postgres itself, not that of a pooler (Pg
 OLDEST: Final = 14
 """The first version of Postgres that is supported."""
 
-REFUSALS: Final[Mapping[str, str]] = MappingProxyType(
-    {"28000": _REFUSED_LOGIN, "28P01": _REFUSED_LOGIN, "3D000": _NO_DATABASE}
-)
+REFUSALS: Final[Mapping[str, str]] = {"28000": _REFUSED_LOGIN, "28P01": _REFUSED_LOGIN, "3D000": _NO_DATABASE}
 """By SQLSTATE: every further try is refused too, until the server or the address is changed."""
 
 

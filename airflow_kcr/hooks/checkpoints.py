@@ -6,7 +6,7 @@ What a checkpoint DAG says when one is published, and what a DAG downstream make
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from airflow.sdk.exceptions import AirflowSkipException
 
@@ -14,6 +14,8 @@ from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint, UnknownReg
 from airflow_kcr.hooks.assets import SCHEME
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.values import CheckpointNumber, Timeline
+from airflow_kcr.sinks.checkpoints import CheckpointId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kcr.api import Region
-
-_TIMELINE_DIGITS: Final = 6
-_SEQUENCE_DIGITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class PublishedCheckpoint:
     @property
     def partition_key(self) -> str:
         """The event's partition key: `TIMELINE.SEQUENCE`, zero-padded, so that keys sort as checkpoints do."""
-        return partition_key(self.timeline, self.sequence)
+        return str(CheckpointId(Timeline(self.timeline), CheckpointNumber(self.sequence)))
 
     def to_json(self) -> dict[str, str | int | None]:
         """Return it as the event's `extra`."""
@@ -65,11 +64,6 @@ class PublishedCheckpoint:
                 f"the run was triggered by an event of a region's asset that names no checkpoint (it has "
                 f"{', '.join(sorted(extra)) or 'nothing'}); only KcrCommitCheckpointOperator emits them"
             ) from error
-
-
-def partition_key(timeline: int, sequence: int) -> str:
-    """Return the partition key of a checkpoint's event."""
-    return f"{timeline:0{_TIMELINE_DIGITS}d}.{sequence:0{_SEQUENCE_DIGITS}d}"
 
 
 def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name) -> PublishedCheckpoint:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from stat import S_ISREG
-from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
 
@@ -84,34 +83,30 @@ def _of_service(service: str, file: str | None, environ: Mapping[str, str]) -> d
 
 # The same for JDBC
 
-_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "user": "user",
-        "password": "password",
-        "options": "options",
-        "connect_timeout": "connectTimeout",
-        "channel_binding": "channelBinding",
-        "sslmode": "sslmode",
-        "sslnegotiation": "sslNegotiation",
-        "sslrootcert": "sslrootcert",
-        "sslcert": "sslcert",
-        "sslkey": "sslkey",
-        "sslpassword": "sslpassword",
-        "gssencmode": "gssEncMode",
-        "gsslib": "gsslib",
-        "krbsrvname": "kerberosServerName",
-    }
-)
+_NAMES: Final[Mapping[str, str]] = {
+    "user": "user",
+    "password": "password",
+    "options": "options",
+    "connect_timeout": "connectTimeout",
+    "channel_binding": "channelBinding",
+    "sslmode": "sslmode",
+    "sslnegotiation": "sslNegotiation",
+    "sslrootcert": "sslrootcert",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "sslpassword": "sslpassword",
+    "gssencmode": "gssEncMode",
+    "gsslib": "gsslib",
+    "krbsrvname": "kerberosServerName",
+}
 """Words whose values the driver takes as they are, with its names."""
 
-_VALUES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = MappingProxyType(
-    {
-        # Its primary is a server that takes writes.
-        "target_session_attrs": ("targetServerType", {"any": "any", "read-write": "primary", "primary": "primary"}),
-        "load_balance_hosts": ("loadBalanceHosts", {"disable": "false", "random": "true"}),
-        "keepalives": ("tcpKeepAlive", {"1": "true", "0": "false"}),
-    }
-)
+_VALUES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    # Its primary is a server that takes writes.
+    "target_session_attrs": ("targetServerType", {"any": "any", "read-write": "primary", "primary": "primary"}),
+    "load_balance_hosts": ("loadBalanceHosts", {"disable": "false", "random": "true"}),
+    "keepalives": ("tcpKeepAlive", {"1": "true", "0": "false"}),
+}
 """Words with values that the driver has other words for."""
 
 _ADDRESS: Final = frozenset({"host", "hostaddr", "port", "dbname"})
@@ -121,42 +116,38 @@ _DONE: Final = frozenset({*_OF_FILES, "passfile"})
 _OURS: Final = frozenset({"application_name", "fallback_application_name", "client_encoding"})
 """The sink is named by its own name, and the driver always speaks UTF-8."""
 
-_NOTHING: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
-    {
-        "sslcompression": frozenset({"0"}),
-        "sslsni": frozenset({"1"}),
-        "sslcertmode": frozenset({"allow"}),
-        "ssl_min_protocol_version": frozenset({"TLSv1.2"}),
-        "min_protocol_version": frozenset({"3.0"}),
-        "max_protocol_version": frozenset({"3.0"}),
-        "gssdelegation": frozenset({"0"}),
-        "tcp_user_timeout": frozenset({"0"}),
-        "replication": frozenset({"false", "off", "no", "0"}),
-    }
-)
+_NOTHING: Final[Mapping[str, frozenset[str]]] = {
+    "sslcompression": frozenset({"0"}),
+    "sslsni": frozenset({"1"}),
+    "sslcertmode": frozenset({"allow"}),
+    "ssl_min_protocol_version": frozenset({"TLSv1.2"}),
+    "min_protocol_version": frozenset({"3.0"}),
+    "max_protocol_version": frozenset({"3.0"}),
+    "gssdelegation": frozenset({"0"}),
+    "tcp_user_timeout": frozenset({"0"}),
+    "replication": frozenset({"false", "off", "no", "0"}),
+}
 """Values that say what is so anyway; with any other, the word is refused."""
 
 _WITHOUT: Final = "the driver has nothing like it"
 _OF_SYSTEM: Final = "set it for the machines of the executors (sysctl net.ipv4.tcp_keepalive_…)"
-_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout"), _OF_SYSTEM),
-        **dict.fromkeys(("sslcrl", "sslcrldir", "sslcertmode", "sslsni", "sslcompression", "sslkeylogfile"), _WITHOUT),
-        **dict.fromkeys(
-            ("ssl_min_protocol_version", "ssl_max_protocol_version"),
-            "set jdk.tls.client.protocols for the executors' JVM",
-        ),
-        **dict.fromkeys(("min_protocol_version", "max_protocol_version"), "the driver speaks 3.0"),
-        **dict.fromkeys(("require_auth", "gssdelegation"), _WITHOUT),
-        **dict.fromkeys(("scram_client_key", "scram_server_key"), "the driver needs the password"),
-        **dict.fromkeys(("oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope"), _WITHOUT),
-        "target_session_attrs": "a sink writes; read-write finds the server that lets it",
-        "load_balance_hosts": "disable or random are known",
-        "keepalives": "0 or 1 are known",
-        "requirepeer": "it is for sockets, and executors use none",
-        "replication": "a sink writes rows",
-    }
-)
+_REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout"), _OF_SYSTEM),
+    **dict.fromkeys(("sslcrl", "sslcrldir", "sslcertmode", "sslsni", "sslcompression", "sslkeylogfile"), _WITHOUT),
+    **dict.fromkeys(
+        ("ssl_min_protocol_version", "ssl_max_protocol_version"),
+        "set jdk.tls.client.protocols for the executors' JVM",
+    ),
+    **dict.fromkeys(("min_protocol_version", "max_protocol_version"), "the driver speaks 3.0"),
+    **dict.fromkeys(("require_auth", "gssdelegation"), _WITHOUT),
+    **dict.fromkeys(("scram_client_key", "scram_server_key"), "the driver needs the password"),
+    **dict.fromkeys(("oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope"), _WITHOUT),
+    "target_session_attrs": "a sink writes; read-write finds the server that lets it",
+    "load_balance_hosts": "disable or random are known",
+    "keepalives": "0 or 1 are known",
+    "requirepeer": "it is for sockets, and executors use none",
+    "replication": "a sink writes rows",
+}
 """Why a word can't be had; for `target_session_attrs` and the like, with a value that is not known above."""
 
 

@@ -22,26 +22,24 @@ from airflow_kcr.sinks.postgres.addresses import parameters
 CONNECT_TIMEOUT: Final = "10"
 """Seconds in which a server has to answer, where the URL has no `connect_timeout`."""
 
-_REASONS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **libpq.BUSY,
-        **libpq.AWAY,
-        **libpq.REFUSALS,
-        "42501": "this user has no right to it",
-        "42P01": "a table is gone; it was there before",
-        "42703": "a column is gone; it was there before",
-        "23502": "a value is missing where NULL is not allowed",
-        "23505": "a row with these unique values exists already",
-        "22001": "a text is too long for its column",
-        "22003": "a number is too large for its column",
-        "22P02": "a text is no value of its column's type",
-        "22007": "a text is no day or time",
-        "22008": "a day or time is none that Postgres has",
-        "23514": "a row does not pass a check",
-        "42804": "a column is of another type than what is written to it",
-        "22021": "a text holds what this database's encoding can't, or a NUL, which no text of Postgres can",
-    }
-)
+_REASONS: Final[Mapping[str, str]] = {
+    **libpq.BUSY,
+    **libpq.AWAY,
+    **libpq.REFUSALS,
+    "42501": "this user has no right to it",
+    "42P01": "a table is gone; it was there before",
+    "42703": "a column is gone; it was there before",
+    "23502": "a value is missing where NULL is not allowed",
+    "23505": "a row with these unique values exists already",
+    "22001": "a text is too long for its column",
+    "22003": "a number is too large for its column",
+    "22P02": "a text is no value of its column's type",
+    "22007": "a text is no day or time",
+    "22008": "a day or time is none that Postgres has",
+    "23514": "a row does not pass a check",
+    "42804": "a column is of another type than what is written to it",
+    "22021": "a text holds what this database's encoding can't, or a NUL, which no text of Postgres can",
+}
 
 _PASSING: Final = frozenset({"55P03", "40P01", "40001"})
 """Nothing was changed, and the same again may well work."""

@@ -23,14 +23,15 @@ PREFIX: Final = "kcr_"
 """Begins every name that is the sink's own."""
 
 SOURCE: Final = "kcr_source"
-COORDINATES: Final[Mapping[str, str]] = MappingProxyType(
-    {"kcr_topic": "text", "kcr_partition": "integer", "kcr_offset": "bigint"}
-)
+COORDINATES: Final[Mapping[str, str]] = {"kcr_topic": "text", "kcr_partition": "integer", "kcr_offset": "bigint"}
 """The columns that name a record, with their types."""
 
-OWN_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
-    {SOURCE: "integer", **COORDINATES, "kcr_timeline": "bigint", "kcr_sequence": "bigint"}
-)
+OWN_COLUMNS: Final[Mapping[str, str]] = {
+    SOURCE: "integer",
+    **COORDINATES,
+    "kcr_timeline": "bigint",
+    "kcr_sequence": "bigint",
+}
 """The columns that every target has beside the pipeline's.
 
 Where a row comes from, and to which checkpoint it belongs.

@@ -9,7 +9,6 @@ open (`OutcomeUnknown`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -21,29 +20,25 @@ from airflow_kcr import errors, libpq
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {**libpq.REFUSALS, "42501": "this user may not use the kcr schema"}
-)
+_REFUSED: Final[Mapping[str, str]] = {**libpq.REFUSALS, "42501": "this user may not use the kcr schema"}
 """Every further try is refused too, until the server or the address is changed."""
 
 UNDEFINED: Final = frozenset({"42P01", "42703", "3F000", "42883"})
 """Undefined table, column, schema or function: the schema is not the one that this program was written for."""
 
-_BY_CONSTRAINT: Final[Mapping[str, tuple[type[errors.KcrError], str | None]]] = MappingProxyType(
-    {
-        "region_name_key": (errors.RegionExists, None),
-        "consumer_group_cluster_id_group_id_key": (errors.GroupInOtherRegion, None),
-        "batch_region_id_batch_id_key": (
-            errors.BatchRefused,
-            "a batch of this id exists already; make a new id for every batch",
-        ),
-        "contribution_offset_pkey": (
-            errors.OverlappingOffsets,
-            "two members contributed one partition to the same checkpoint",
-        ),
-        "initial_offset_inside_log": (errors.OffsetOutsideLog, "an initial offset lies outside of its log"),
-    }
-)
+_BY_CONSTRAINT: Final[Mapping[str, tuple[type[errors.KcrError], str | None]]] = {
+    "region_name_key": (errors.RegionExists, None),
+    "consumer_group_cluster_id_group_id_key": (errors.GroupInOtherRegion, None),
+    "batch_region_id_batch_id_key": (
+        errors.BatchRefused,
+        "a batch of this id exists already; make a new id for every batch",
+    ),
+    "contribution_offset_pkey": (
+        errors.OverlappingOffsets,
+        "two members contributed one partition to the same checkpoint",
+    ),
+    "initial_offset_inside_log": (errors.OffsetOutsideLog, "an initial offset lies outside of its log"),
+}
 """What a row is refused for, and what is said of it; None: the caller knows the names."""
 
 

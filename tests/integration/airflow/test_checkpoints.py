@@ -19,10 +19,10 @@ import pytest
 from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import KcrError
-from airflow_kcr.hooks.checkpoints import partition_key
 from airflow_kcr.protocol.region.commands import Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Committed
 from airflow_kcr.protocol.values import Offset
+from airflow_kcr.sinks.checkpoints import CheckpointId
 from tests.support.driver import Driver
 from tests.support.live_airflow import LiveAirflow
 from tests.support.live_region import SPEC, live_region
@@ -182,7 +182,7 @@ def test_each_run_has_its_own_checkpoint_and_whoever_builds_on_it_runs_once(
     assert [set(o.values()) for o in offsets] == [{WIDTH}, {2 * WIDTH}, {3 * WIDTH}]
     reports = ended(airflow, "lined_report", 3)
     keys = [airflow.editor.run("lined_report", run_id).partition_key for run_id in reports]
-    assert keys == [partition_key(answer["timeline"], answer["sequence"]) for answer in found]
+    assert keys == [str(CheckpointId(answer["timeline"], answer["sequence"])) for answer in found]
     told = airflow.editor.result("lined_report", reports[0], "report")
     assert isinstance(told, dict)
     assert (told["sequence"], told["boundary"]) == (found[0]["sequence"], found[0]["boundary"])
@@ -193,7 +193,7 @@ def test_a_region_whose_name_is_a_template_has_its_event_too(airflow: LiveAirflo
     assert airflow.editor.wait_for_run("lined_template", run).state == "success"
     answer = airflow.editor.result("lined_template", run, "commit")
     assert isinstance(answer, dict)
-    wanted = partition_key(answer["timeline"], answer["sequence"])
+    wanted = str(CheckpointId(answer["timeline"], answer["sequence"]))
 
     def reports() -> list[str]:
         return [one.run_id for one in airflow.editor.runs("lined_report") if one.partition_key == wanted]

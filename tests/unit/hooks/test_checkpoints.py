@@ -5,9 +5,10 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.hooks.checkpoints import PublishedCheckpoint, checkpoint_of, partition_key
+from airflow_kcr.hooks.checkpoints import PublishedCheckpoint, checkpoint_of
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import CheckpointNumber
+from airflow_kcr.protocol.values import CheckpointNumber, Timeline
+from airflow_kcr.sinks.checkpoints import CheckpointId
 from tests.support.airflow_tasks import triggered
 from tests.support.driver import Driver
 from tests.support.scripts import rewind
@@ -37,7 +38,8 @@ def extra(event: PublishedCheckpoint) -> dict[str, object]:
 
 
 def test_partition_keys_sort_as_checkpoints_do() -> None:
-    keys = [partition_key(*pair) for pair in ((1, 9), (1, 10), (1, 1_000), (1, 2**31 + 1), (2, 2), (10, 1))]
+    pairs = ((1, 9), (1, 10), (1, 1_000), (1, 2**31 + 1), (2, 2), (10, 1))
+    keys = [str(CheckpointId(Timeline(timeline), CheckpointNumber(sequence))) for timeline, sequence in pairs]
     assert keys == sorted(keys)
     assert keys[0] == "000001.0000000009"
 
@@ -47,7 +49,7 @@ def test_an_event_survives_its_extra() -> None:
         region="r", region_id="i", timeline=1, sequence=2, boundary="2026-01-01T00:00:00Z", digest="d"
     )
     assert PublishedCheckpoint.from_json(extra(made)) == made
-    assert made.partition_key == partition_key(1, 2)
+    assert made.partition_key == "000001.0000000002"
     with pytest.raises(ConfigurationError, match="names no checkpoint"):
         PublishedCheckpoint.from_json({"region": "r"})
 
