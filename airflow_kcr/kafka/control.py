@@ -279,7 +279,7 @@ class ControlConsumer:
             while self._ends_by is None:
                 self._turn()
         except Exception as error:  # noqa: BLE001 - the thread's last word: without it the member would wait for ever
-            why = self._hide(f"{type(error).__name__}: {error}")
+            why = without_secrets(f"{type(error).__name__}: {error}", self._settings)
             _log.error("The event thread of group %s failed: %s", self._group, why)
             failure = ProtocolError(f"the event thread of group {self._group} failed: {why}")
             failure.__cause__ = error
@@ -441,9 +441,6 @@ class ControlConsumer:
     def _report(self, say: Callable[[], None]) -> None:
         if not self._muted.is_set():
             say()
-
-    def _hide(self, text: str) -> str:
-        return without_secrets(text, self._settings)
 
 
 # Complaints of the client, which come by the thousand while a broker is away: each kind is logged now and then.

@@ -120,7 +120,7 @@ class GroupConsumer:
         self._is_incremental = settings.get("group.protocol") == GroupProtocol.CONSUMER
         self._news: deque[News] = deque()
         self._answer: CommitResponse | None = None
-        self._client = make_consumer(settings, self._on_error, self._on_commit)
+        self._client = make_consumer(settings, self._complain, self._on_commit)
         self.assigned: frozenset[GroupPartition] | None = None
         """None while nothing is assigned: not yet, all of it revoked, or lost."""
         self.assignments = 0
@@ -310,9 +310,6 @@ class GroupConsumer:
         self._answer = CommitResponse(error, {p: p.error for p in partitions if p.error is not None})
         if error is not None and Kind.FENCED in self._answer.kinds:
             self._fence(error)
-
-    def _on_error(self, error: KafkaError) -> None:
-        self._complain(error)
 
     # -- what poll returns -----------------------------------------------------------------------------------------
 

@@ -33,23 +33,20 @@ _NOTHING: Final = SparkNeeds()
 _NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def outputs(
-    store: RegionStore, name: RegionName, conf: Mapping[str, str] = _NO_CONF, environ: Mapping[str, str] = os.environ
-) -> tuple[FoundOutput, ...]:
+def outputs(store: RegionStore, name: RegionName, conf: Mapping[str, str] = _NO_CONF) -> tuple[FoundOutput, ...]:
     """Return what a region's sinks have written, and what others have left there.
 
     Args:
         store: where the region is.
         name: its name.
         conf: settings of Spark, which reaches the folders of file sinks.
-        environ: where references of the sinks are looked up.
 
     Raises:
         UnknownRegion: there is none of that name.
         ConfigurationError: a variable is not set, a table can't be used at all.
         SinkError: a database or a folder can't be reached.
     """
-    sinks = _declared(store, name, environ)
+    sinks = _declared(store, name, os.environ)
     with _lent_session(conf, sinks) as spark:
         return tuple(sink.output(spark) for sink in sinks)
 
@@ -83,16 +80,13 @@ def settle(
         return tuple(one for one in found if one is not None)
 
 
-def delete_outputs(
-    store: RegionStore, name: RegionName, conf: Mapping[str, str], environ: Mapping[str, str] = os.environ
-) -> tuple[FoundOutput, ...]:
+def delete_outputs(store: RegionStore, name: RegionName, conf: Mapping[str, str]) -> tuple[FoundOutput, ...]:
     """Delete what a stopped region's sinks have written, with their progress; return the sinks with what was done.
 
     Args:
         store: where the region is.
         name: its name.
         conf: settings of Spark, which reaches the folders of file sinks.
-        environ: where references of the sinks are looked up.
 
     Raises:
         UnknownRegion: there is none of that name.
@@ -101,7 +95,7 @@ def delete_outputs(
         SinkError: a database or a folder refuses; what was deleted before is gone, and the call may be repeated.
     """
     _require_stopped(store, name)
-    sinks = _declared(store, name, environ)
+    sinks = _declared(store, name, os.environ)
     kept = [sink.spec for sink in sinks if not sink.is_deletable]
     if kept:
         raise ConfigurationError(

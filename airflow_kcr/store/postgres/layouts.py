@@ -88,6 +88,8 @@ def region_from(name: values.RegionName, head: Found, rules: RulesOf, archive: A
     there = {column: [value] for column, value in row.items() if value is not None}
     plain: dict[str, Any] = {part.name: part.read(there)[0] for part in _PLAIN if part.columns[0] in there}
 
+    at = row["restore_point"]
+
     def spec(text: str, revision: int) -> Spec:
         return Spec(text=text, rules=rules(text), revision=revision)
 
@@ -98,14 +100,10 @@ def region_from(name: values.RegionName, head: Found, rules: RulesOf, archive: A
         next_spec=None if row["next_spec"] is None else spec(row["next_spec"], row["next_spec_revision"]),
         unowned={p: seen for p, seen in unclaimed.items() if isinstance(seen, datetime)},
         absent={p: seen for p, seen in unclaimed.items() if isinstance(seen, rows.Absence)},
-        restore_point=_restore_point(row["restore_point"], row["restore_point_epoch"]),
+        restore_point=None if at is None else rows.RestorePoint(at, row["restore_point_epoch"]),
         archive=archive,
         **plain,
     )
-
-
-def _restore_point(sequence: values.CheckpointNumber | None, epoch: values.Epoch | None) -> rows.RestorePoint | None:
-    return None if sequence is None else rows.RestorePoint(sequence, epoch)
 
 
 # Few and wide rows

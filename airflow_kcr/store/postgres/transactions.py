@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from typing_extensions import override
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 
 A = TypeVar("A")
+P = ParamSpec("P")
 V = TypeVar("V")
 
 _ATTEMPTS: Final = 5
@@ -226,35 +227,24 @@ class PostgresTransactions(RegionStore):
             return archive.reset_page_from(_one_of(session, name, session.first))
 
     @override
-    @read_again
     def events(self, name: values.RegionName, after: values.EventNumber, limit: int = 1000) -> tuple[Event, ...]:
-        with self._about(name) as session:
-            return history.events(session, after, limit)
+        return self._read(name, history.events, after, limit)
 
     @override
-    @read_again
     def batch(self, name: values.RegionName, batch: values.BatchId) -> Batch | None:
-        with self._about(name) as session:
-            return ledger.one(session, batch)
+        return self._read(name, ledger.one, batch)
 
     @override
     def batches(self, name: values.RegionName) -> Iterator[Batch]:
         # Page by page, so that the caller may take its time.
         after: int | None = 0
         while after is not None:
-            found, after = self._page(name, after)
+            found, after = self._read(name, ledger.page, after)
             yield from found
 
-    @read_again
-    def _page(self, name: values.RegionName, after: int) -> tuple[list[Batch], int | None]:
-        with self._about(name) as session:
-            return ledger.page(session, after)
-
     @override
-    @read_again
     def batches_since(self, name: values.RegionName, after: values.CheckpointNumber) -> tuple[Batch, ...]:
-        with self._about(name) as session:
-            return tuple(ledger.since(session, after))
+        return tuple(self._read(name, ledger.since, after))
 
     @override
     @read_again
@@ -264,18 +254,14 @@ class PostgresTransactions(RegionStore):
             return worked_at
 
     @override
-    @read_again
     def batches_with(
         self, name: values.RegionName, partition: values.GroupPartition, offset: values.Offset
     ) -> tuple[Batch, ...]:
-        with self._about(name) as session:
-            return tuple(ledger.containing(session, partition, offset))
+        return tuple(self._read(name, ledger.containing, partition, offset))
 
     @override
-    @read_again
     def readers(self, name: values.RegionName, partition: values.TopicPartition) -> tuple[values.GroupPartition, ...]:
-        with self._about(name) as session:
-            return tuple(ledger.readers(session, partition))
+        return tuple(self._read(name, ledger.readers, partition))
 
     @override
     @read_again
@@ -285,10 +271,8 @@ class PostgresTransactions(RegionStore):
             return ledger.replays_from(session.first, spans)
 
     @override
-    @read_again
     def registered(self, name: values.RegionName, member: values.MemberId, incarnation: values.Incarnation) -> str:
-        with self._about(name) as session:
-            return history.registered(session, member, incarnation)
+        return self._read(name, history.registered, member, incarnation)
 
     @override
     @read_again
@@ -319,6 +303,14 @@ class PostgresTransactions(RegionStore):
             session.run(SQL["let_place_go"], **place._asdict())
 
     # Sessions about one region
+
+    @read_again
+    def _read(
+        self, name: values.RegionName, question: Callable[Concatenate[Session, P], A], *args: P.args, **kwargs: P.kwargs
+    ) -> A:
+        """Return the answer to a question about a region, which only reads."""
+        with self._about(name) as session:
+            return question(session, *args, **kwargs)
 
     @contextmanager
     def _about(self, name: values.RegionName) -> Iterator[Session]:
