@@ -159,10 +159,9 @@ def client_of(folder: Path, user: str) -> AirflowClient:
         ConfigurationError: there is no such user.
     """
     known = kept(folder)
-    passwords = {one.name: one.password for one in known.users}
-    if user not in passwords:
-        raise ConfigurationError(f"there is no user {user!r}; there are {', '.join(passwords)}")
-    return AirflowClient(url=known.url, user=user, password=passwords[user])
+    if user not in known.passwords:
+        raise ConfigurationError(f"there is no user {user!r}; there are {', '.join(known.passwords)}")
+    return AirflowClient(url=known.url, user=user, password=known.passwords[user])
 
 
 def example_dags() -> Path:
@@ -307,8 +306,15 @@ class Kept:
     """What a folder keeps, so that an Airflow comes back as it was."""
 
     ports: Mapping[str, int]
-    users: tuple[User, ...] = field(repr=False)
+    passwords: Mapping[str, str] = field(repr=False)
+    """Of its users, by their names."""
+
     keys: Mapping[str, str] = field(repr=False)
+
+    @property
+    def users(self) -> tuple[User, ...]:
+        """Those who may log in."""
+        return tuple(User(name, role, self.passwords[name]) for name, role in ROLES.items())
 
     @property
     def url(self) -> str:
@@ -330,9 +336,7 @@ def kept(folder: Path) -> Kept:
             },
         }
         write_private(path, json.dumps(made))
-    found = json.loads(path.read_text(encoding="utf-8"))
-    users = tuple(User(name, role, found["passwords"][name]) for name, role in ROLES.items())
-    return Kept(ports=found["ports"], users=users, keys=found["keys"])
+    return Kept(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def environment(plan: AirflowPlan, known: Kept) -> dict[str, str]:
@@ -343,7 +347,7 @@ def environment(plan: AirflowPlan, known: Kept) -> dict[str, str]:
         ToolMissing: Java or PySpark is missing.
     """
     passwords = plan.folder / "passwords.json"
-    write_private(passwords, json.dumps({user.name: user.password for user in known.users}))
+    write_private(passwords, json.dumps(known.passwords))
     own = {
         "CORE__DAGS_FOLDER": str(plan.dags),
         "CORE__PLUGINS_FOLDER": str(plan.folder / "home" / "plugins"),
