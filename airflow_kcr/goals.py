@@ -425,8 +425,12 @@ class RunEnded(Goal):
         return False
 
     def missing(self, region: Region, now: datetime) -> Iterator[Wait]:
-        """Yield what the run's checkpoint waits for."""
-        return RequestPublished(request_id=self.request_id).missing(region, now)
+        """Yield what the run's checkpoint waits for, and then the region's stop."""
+        from airflow_kcr.protocol.region import waits
+
+        yield from RequestPublished(request_id=self.request_id).missing(region, now)
+        if not region.is_in_run:
+            yield from waits.to_stop(region, now)
 
 
 def _has_place(region: Region, member: MemberId) -> bool:

@@ -126,9 +126,13 @@ def _require_count(region: Region, request: StartBatch) -> None:
 
 
 def records_left(region: Region) -> int | None:
-    """Return how many offsets may still be started before the checkpoint by count; None if there is no count."""
-    records = region.rules.checkpoint.records
-    if records is None:
+    """Return how many offsets may still be started before the checkpoint by count; None if there is no count.
+
+    None either while another one is on its way to a boundary: no checkpoint can come between, and the count begins anew
+    with that one.
+    """
+    records, checkpoint = region.rules.checkpoint.records, region.checkpoint
+    if records is None or region.is_in_run or (checkpoint is not None and checkpoint.boundary is not None):
         return None
     restore_point = region.restore_point_offsets()
     begun = sum(

@@ -14,7 +14,7 @@ from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, timelines
 from airflow_kcr.protocol.region.commands import StoreBoundaryOffsets
-from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState, RequestState
 from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, replace
@@ -197,9 +197,12 @@ def held(region: Region, now: datetime) -> Region:
 
 
 def limit(region: Region) -> datetime | None:
-    """Return the boundary that no batch may cross now: the open checkpoint's, else the next one."""
+    """Return the boundary that no batch may cross now: the open checkpoint's, else a waiting run's or the next one."""
     checkpoint = region.checkpoint
-    return checkpoint.boundary if checkpoint is not None and checkpoint.boundary is not None else region.next_boundary
+    if checkpoint is not None and checkpoint.boundary is not None:
+        return checkpoint.boundary
+    of_runs = (r.boundary for r in region.requests.values() if r.is_of_run and r.state is RequestState.QUEUED)
+    return min((one for one in (*of_runs, region.next_boundary) if one is not None), default=None)
 
 
 def boundary_offset(region: Region, partition: GroupPartition, boundary: datetime) -> BoundaryOffset | None:

@@ -280,8 +280,10 @@ def overdue(region: Region, now: datetime) -> Region:
     if checkpoint is None or checkpoint.drain_deadline is None or checkpoint.drain_deadline > now:
         return region
     reason = f"the drain deadline of {region.rules.timeouts.drain} passed"
-    is_tried_again = region.requests[checkpoint.request_id].then is rows.DesiredState.STOPPED
-    if is_tried_again or checkpoint.purpose not in {rows.CheckpointPurpose.REQUEST, rows.CheckpointPurpose.DRAIN}:
+    if region.requests[checkpoint.request_id].is_of_run or checkpoint.purpose not in {
+        rows.CheckpointPurpose.REQUEST,
+        rows.CheckpointPurpose.DRAIN,
+    }:
         return abort(region, now, reason)
     names = late(region)
     region = _closed(region, now, checkpoint, reason, names)

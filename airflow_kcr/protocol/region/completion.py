@@ -292,5 +292,4 @@ def _ended_in_what_asked(region: Region, now: datetime, checkpoint: rows.Checkpo
 def _ends_the_region(region: Region, checkpoint: rows.Checkpoint) -> bool:
     """Whether the region stops with this checkpoint: a stop's, or a run's."""
     request = region.request_of(checkpoint.request_id)
-    is_of_run = request is not None and request.then is rows.DesiredState.STOPPED
-    return is_of_run or checkpoint.purpose is rows.CheckpointPurpose.STOP
+    return checkpoint.purpose is rows.CheckpointPurpose.STOP or (request is not None and request.is_of_run)

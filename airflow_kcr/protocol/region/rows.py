@@ -409,6 +409,11 @@ class CheckpointRequest:
     answered_at: datetime | None = None
     refusal: str = ""
 
+    @property
+    def is_of_run(self) -> bool:
+        """Whether the region was started for it, and stops with it."""
+        return self.then is DesiredState.STOPPED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:

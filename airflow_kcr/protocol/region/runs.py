@@ -33,9 +33,6 @@ def start(region: Region, now: datetime, command: StartRun) -> Region:
     if region.state is not rows.RegionState.STOPPED:
         return requests.ask(region, now, _request(run))
     region = lifecycle.start(_located(region, run), now, StartRegion(requester=run.requester))
-    # From the first batch on, whether or not the checkpoint can be opened yet.
-    if region.next_boundary is None or region.next_boundary > run.boundary:
-        region = boundaries.with_next_boundary(region, now, run.boundary, "a run goes up to it")
     return requests.ask(region, now, _request(run))
 
 

@@ -240,7 +240,7 @@ class Region:
     def is_in_run(self) -> bool:
         """Whether it was started for a run whose checkpoint is not there yet."""
         waiting = {rows.RequestState.QUEUED, rows.RequestState.OPEN}
-        return any(r.then is rows.DesiredState.STOPPED and r.state in waiting for r in self.requests.values())
+        return any(request.is_of_run and request.state in waiting for request in self.requests.values())
 
     def record(self, now: datetime, body: Body) -> Region:
         """Return the region with one more event; the only place where the event counter moves."""

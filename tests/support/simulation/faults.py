@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -261,6 +262,29 @@ def stop(simulation: Simulation) -> None:
     )
 
 
+def two_runs(simulation: Simulation) -> None:
+    """A person stops the region, asks for runs up to two instants, whatever the first has come to, and starts it later.
+
+    Each is asked for again and again, as by a task that is tried again.
+    """
+    store, name, world = simulation.store, simulation.around.name, simulation.world
+    random = Random(f"two runs {world.seed}")
+
+    def ask(number: int, boundary: datetime, tries: int) -> None:
+        wanted = commands.Run(request_id=RequestId(f"interval-{number}"), boundary=boundary, allow_inexact=True)
+        simulation.person(lambda: store.handle(name, commands.StartRun(run=wanted)))
+        if tries:
+            world.after(3.0, lambda: ask(number, boundary, tries - 1))
+
+    simulation.person(lambda: store.handle(name, commands.StopRegion()))
+    begins = random.uniform(1.0, 4.0)
+    first = world.clock() + timedelta(seconds=begins - random.uniform(0.0, 5.0))
+    second = first + timedelta(seconds=random.uniform(1.0, 4.0))
+    world.after(begins, lambda: ask(1, first, 2))
+    world.after(begins + random.uniform(2.0, 6.0), lambda: ask(2, second, 2))
+    world.after(16.0, lambda: simulation.person(lambda: store.handle(name, commands.StartRegion())))
+
+
 def kill(simulation: Simulation) -> None:
     """A person kills the region, and starts it later."""
     simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.KillRegion()))
@@ -442,5 +466,5 @@ MISTAKES: Final = (spec_that_none_can_start_with, spec_that_some_can_not_start_w
 
 OF_SPECS: Final = (spec_changed, *MISTAKES)
 
-DRAWN_APART: Final = (*OF_ONE[:4], lost_while_down, found_again, reset_to_equal_ones, *OF_SPECS)
+DRAWN_APART: Final = (*OF_ONE[:4], lost_while_down, found_again, reset_to_equal_ones, two_runs, *OF_SPECS)
 """Faults that are drawn by a chance of their own, with the shape of the region."""

@@ -56,6 +56,7 @@ from tests.support.simulation.faults import (
     lost_while_down,
     reset_to_equal_ones,
     spec_changed,
+    two_runs,
 )
 from tests.support.simulation.host import Host, Surroundings
 from tests.support.simulation.judge import judge
@@ -124,6 +125,9 @@ class Shape:
     finds_at: float = 0.0
     """When it is there again; 0: never."""
 
+    runs_at: float = 0.0
+    """When the region is stopped for two runs; 0: it is not."""
+
     clusters: tuple[tuple[float, str], ...] = ()
     """When something strikes one of several groups or brokers, and what: a name of `faults.OF_ONE`."""
 
@@ -154,6 +158,7 @@ def drawn(world: World) -> Shape:
         idle=idle,
         loses_at=_loses_at(world),
         finds_at=_finds_at(world),
+        runs_at=_runs_at(world),
         specs=_specs(world),
         clusters=_clusters(world) if others else (),
     )
@@ -203,6 +208,12 @@ def _finds_at(world: World) -> float:
     random = Random(f"found {world.seed}")
     loses_at = _loses_at(world)
     return loses_at + random.uniform(1.0, 18.0) if loses_at and random.random() < 0.5 else 0.0
+
+
+def _runs_at(world: World) -> float:
+    """Draw when the region rests between runs, in a quarter of the regions, by chance of its own."""
+    random = Random(f"runs {world.seed}")
+    return random.uniform(2.0, FAULTS_END - 20.0) if random.random() < 0.25 else 0.0
 
 
 def _others(world: World) -> tuple[GroupShape, ...]:
@@ -467,6 +478,8 @@ class Simulation:
             self.world.after(self.shape.loses_at, lambda: self._fault(lost_while_down))
         if self.shape.finds_at:
             self.world.after(self.shape.finds_at, lambda: self._fault(found_again))
+        if self.shape.runs_at:
+            self.world.after(self.shape.runs_at, lambda: self._fault(two_runs))
         for at, name in self.shape.clusters:
             (of_one,) = (one for one in OF_ONE if one.__name__ == name)
             self.world.after(at, lambda f=of_one: self._fault(f))  # type: ignore[misc]

@@ -5,10 +5,11 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import TimedOut
-from airflow_kcr.goals import Goal, MembersEnded
-from airflow_kcr.protocol.region.commands import KillRegion
-from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.goals import Goal, MembersEnded, RunEnded
+from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, Run, StartRun
+from airflow_kcr.protocol.values import GroupId, RequestId
 from tests.support.driver import Driver
+from tests.support.scripts import located
 
 
 @pytest.fixture
@@ -85,3 +86,50 @@ def test_where_one_has_come_the_others_may_take_their_time(driver: Driver) -> No
     goal = ended(driver, 0, driver.clock.now)
     driver.up()
     assert not reached(driver, goal)
+
+
+# -- the end of a run --------------------------------------------------------------------------------------------------
+
+
+def run_of(driver: Driver, come_by: datetime | None = None) -> Goal:
+    """Ask for a run up to now, and return the goal of its application."""
+    wanted = Run(request_id=RequestId("r"), boundary=driver.clock())
+    driver.handle(StartRun(run=wanted))
+    return RunEnded(request_id=RequestId("r"), before={}, come_by=come_by)
+
+
+def test_a_run_is_over_with_its_published_checkpoint_and_the_stop_of_the_region(driver: Driver) -> None:
+    goal = run_of(driver)
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    driver.finish_reset()
+    located(driver, driver.clock(), 0)
+    driver.handle(Reconcile())
+    driver.complete()
+    assert not reached(driver, goal)
+    driver.publish()
+    assert not reached(driver, goal)
+    assert missing(driver, goal) != []
+    for member in sorted(driver.processes):
+        driver.read_back(member)
+    driver.handle(Reconcile())
+    assert reached(driver, goal)
+
+
+def test_a_run_whose_application_has_gone_needs_another_try(driver: Driver) -> None:
+    goal = run_of(driver)
+    driver.join(driver.member(0))
+    driver.clock.advance(driver.region.rules.timeouts.lease.total_seconds() + 1)
+    assert not reached(driver, goal)
+    driver.clock.advance(61)
+    with pytest.raises(TimedOut, match=r"^g\[0\] of region flights, whose run is not over, had no lease for 60 s"):
+        reached(driver, goal)
+
+
+def test_a_run_whose_application_never_came_needs_another_try(driver: Driver) -> None:
+    goal = run_of(driver, come_by=driver.clock() + timedelta(seconds=10))
+    assert not reached(driver, goal)
+    driver.clock.advance(11)
+    with pytest.raises(TimedOut, match="no member of region flights came by "):
+        reached(driver, goal)

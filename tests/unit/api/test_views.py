@@ -285,7 +285,7 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
 
 
 def standing(region: Region) -> dict[object, tuple[object, ...]]:
-    """The state of each checkpoint, whether it is on the path to the restore point, and what undid it."""
+    """The state of each checkpoint, whether it is current to the restore point, and what undid it."""
     rows = [summary.to_json() for summary in region.checkpoints.list()]
     return {row["sequence"]: (row["state"], row["current"], row["undone_by"]) for row in rows}
 

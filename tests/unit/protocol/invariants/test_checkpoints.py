@@ -63,6 +63,18 @@ def test_a_checkpoint_that_holds_something_else_is_found() -> None:
     assert "is not what was contributed" in found(altered(history, completed, offsets=other), "R2")[0].detail
 
 
+def test_a_checkpoint_without_a_participant_is_where_the_restore_point_is() -> None:
+    history = recorded(two_checkpoints())
+    opened, completed = numbers(history, CheckpointOpened)[1], numbers(history, CheckpointCompleted)[1]
+    for part in numbers(history, Contributed):
+        if opened < part < completed:
+            history = dropped(history, part)
+    history = altered(history, opened, participants={})
+    assert "is not where the restore point is" in found(history, "R2")[0].detail
+    before = body(history, numbers(history, CheckpointCompleted)[0], CheckpointCompleted).offsets
+    assert "R2" not in reported(altered(history, completed, offsets=before))
+
+
 def test_a_checkpoint_that_nobody_opened_is_found() -> None:
     history = recorded(two_checkpoints())
     details = [v.detail for v in found(dropped(history, numbers(history, CheckpointOpened)[0]), "R2")]

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointRefused, RegionInState
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import commands, events, rows
+from airflow_kcr.protocol.region import batches, boundaries, commands, events, rows
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
@@ -79,7 +79,7 @@ def done(driver: Driver, request_id: str = "r1", hours: float = 1, at: int = 10)
 def test_a_run_starts_a_stopped_region_makes_its_checkpoint_and_stops_it() -> None:
     driver = late()
     asked = run(driver, "r1", boundary(1))
-    assert (asked.state, driver.region.next_boundary) == (rows.RequestState.QUEUED, boundary(1))
+    assert (asked.state, boundaries.limit(driver.region)) == (rows.RequestState.QUEUED, boundary(1))
     all_join(driver)
     located(driver, boundary(1), 10)
     driver.process()
@@ -293,3 +293,15 @@ def test_a_run_that_comes_late_has_its_interval_and_no_boundary_of_the_region_s_
     assert len(happened(driver, events.CheckpointCompleted)) == 3
     assert happened(driver, events.BoundaryHeld) == []
     judge(driver)
+
+
+def test_a_count_of_records_does_not_stand_in_the_way_of_a_boundary() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=20))
+    driver = Driver(rules=rules)
+    driver.up()
+    driver.process(width=4)
+    driver.request_checkpoint("n", boundary=boundary(0))
+    assert (checkpoint_of(driver).boundary, batches.records_left(driver.region)) == (boundary(0), None)
+    located(driver, boundary(0), 10)
+    driver.process(width=6)
+    assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.REQUEST

@@ -1,0 +1,120 @@
+"""A run of an interval, from the start of its process to its end, beside Structured Streaming's `AvailableNow`.
+
+Both are submitted by `spark-submit`, read the same records and write nothing. A run with nothing to read is not
+submitted: it is done in the process that would submit it, as the operator does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import airflow_kcr
+from airflow_kcr.api import Region
+from airflow_kcr.protocol.region.commands import DeclareRegion
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.spec import parse
+from tests.benchmarks.figures import Report, spread
+from tests.benchmarks.lab import Filled, Lab
+from tests.support.members import TOP
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3_600)]
+
+SIZE = 1_000
+WITHIN = 300.0
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+COUNTS = tuple(map(int, os.environ.get("COUNTS", "600000,60000").split(",")))
+
+
+class Contestants:
+    """The two programs over one topic, each with a place to remember where it stands."""
+
+    def __init__(self, lab: Lab, topic: Filled, jars: str) -> None:
+        self.lab, self.topic, self.jars = lab, topic, jars
+        self.made = 0
+        self.said = ""
+
+    def submit(self, *arguments: str) -> float:
+        """Return the seconds from the start of `spark-submit` to its end."""
+        environ = {**os.environ, "KCR_STORE_URL": self.lab.store_address, "PYTHONPATH": str(TOP)}
+        command = [
+            str(Path(sys.executable).with_name("spark-submit")),
+            "--master",
+            "local[2]",
+            "--jars",
+            self.jars,
+            *arguments,
+        ]
+        began = time.monotonic()
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=WITHIN, check=False)
+        took = time.monotonic() - began
+        self.said = done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
+        return took
+
+    def region(self) -> str:
+        """Declare a region over the topic, and return its name."""
+        name = self.lab.kafka.group_id("interval")
+        spec = parse(
+            f"region: {name}\n"
+            f"kafka: {{bootstrap.servers: '{self.lab.kafka.bootstrap_servers}'}}\n"
+            f"groups: [{{group_id: {name}, topics: [{self.topic.name}], "
+            "pipeline: 'tests.benchmarks.pipelines:noop'}]\n"
+        )
+        declared = Spec(text=spec.to_json_text(), rules=spec.rules())
+        self.lab.store.handle(RegionName(name), DeclareRegion(spec=declared))
+        return name
+
+    def run(self, name: str) -> float:
+        """Run a region by a submitted application."""
+        return self.submit(str(Path(airflow_kcr.__file__).with_name("__main__.py")), "run", name)
+
+    def rest(self, name: str) -> float:
+        """Run a region that has nothing to read, in a process that starts no Spark."""
+        code = (
+            "import sys; from airflow_kcr.api import Region; "
+            "assert Region(sys.argv[1]).complete_at_rest(request_id=sys.argv[2])"
+        )
+        self.made += 1
+        environ = {**os.environ, "KCR_STORE_URL": self.lab.store_address}
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", code, name, f"n{self.made}"], env=environ, check=True, timeout=WITHIN)
+        return time.monotonic() - began
+
+    def stream(self, checkpoint: Path) -> float:
+        """Read with Structured Streaming."""
+        program = str(Path(__file__).with_name("available_now.py"))
+        return self.submit(program, self.lab.kafka.bootstrap_servers, self.topic.name, checkpoint.as_uri())
+
+
+def test_a_run_takes_as_long_as_structured_streaming_and_less_with_nothing_to_read(
+    lab: Lab, report: Callable[[str], Report], tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    jars = ",".join(map(str, connector_jars))
+    made, rows = report("interval"), []
+    for records in COUNTS:
+        both = Contestants(lab, lab.filled(records, SIZE), jars)
+        taken: tuple[list[float], ...] = ([], [], [], [])
+        for number in range(ROUNDS + 1):
+            name, checkpoint = both.region(), tmp_path / f"{records}-{number}"
+            readings = [both.run(name), both.stream(checkpoint), both.rest(name), both.stream(checkpoint)]
+            with Region(name, lab.store) as region:
+                assert region.verify().violations == ()
+                assert sum(region.checkpoints.show(region.show().last_complete or 0).offsets.values()) == records
+            if number:  # the first is to warm up
+                for known, reading in zip(taken, readings, strict=True):
+                    known.append(reading)
+        ours, theirs, idle, idle_theirs = taken
+        kinds = ((f"{records:,}", ours, theirs, 1.1), (f"none, after {records:,}", idle, idle_theirs, 0.5))
+        for what, own, other, most in kinds:
+            rows.append((what, spread(own), spread(other)))
+            made.at_most(f"{what}: a run beside AvailableNow", median(own) / median(other), most)
+    made.table("A run, process and all", ("records", "a run, s", "AvailableNow, s"), rows)

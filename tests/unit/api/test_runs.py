@@ -1,0 +1,127 @@
+"""What a run asks of Kafka before a process is started for it: a real store, a cluster that a test speaks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.api import Region
+from airflow_kcr.errors import CheckpointRefused, GroupNotEmpty
+from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRun
+from airflow_kcr.protocol.region.rows import Checkpoint, Committed, RegionState
+from airflow_kcr.protocol.values import RequestId
+from tests.support.driver import Driver
+from tests.support.live_region import SPEC, FakeCluster, live_region
+from tests.support.scripts import located
+
+FILES = SPEC.replace("pipeline:", "sinks: {out: {kind: files, path: /lake/out}}, pipeline:", 1)
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """Four partitions that end at 10, and no record after any instant."""
+    return FakeCluster(ends=dict.fromkeys(range(4), 10))
+
+
+def rested(driver: Driver) -> Driver:
+    """Carry a run out that ends at the ends of the logs."""
+    until = driver.store.read(driver.name)[1]
+    driver.store.handle(driver.name, StartRun(run=Run(request_id=RequestId("first"), boundary=until)))
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    driver.finish_reset()
+    located(driver, until, 10)
+    driver.process()
+    driver.handle(Reconcile())
+    driver.complete()
+    driver.publish()
+    for member in sorted(driver.processes):
+        driver.read_back(member)
+    driver.handle(Reconcile())
+    for member in sorted(driver.processes):
+        driver.leave(member)
+    assert driver.region.state is RegionState.STOPPED
+    return driver
+
+
+@pytest.fixture
+def driver(database_url: str) -> Iterator[Driver]:
+    with live_region(database_url) as driver:
+        yield rested(driver)
+
+
+def newest(driver: Driver) -> Checkpoint:
+    row = driver.region.restore_checkpoint
+    assert row is not None
+    return row
+
+
+def of(driver: Driver, cluster: FakeCluster) -> Region:
+    return Region(driver.name, driver.store, clusters=cluster.clusters)
+
+
+def test_what_the_logs_have_now_may_be_nothing_and_is_told_to_kafka_again(driver: Driver, cluster: FakeCluster) -> None:
+    assert of(driver, cluster).complete_at_rest(request_id="r")
+    row = newest(driver)
+    assert (row.request_id, row.committed, row.published_at is not None) == ("r", Committed.YES, True)
+    assert sorted(cluster.held.values()) == [10] * 4
+    assert cluster.asked == []
+    assert driver.region.state is RegionState.STOPPED
+
+
+def test_an_interval_that_ends_now_is_waited_for_as_long_as_its_records_may_come(
+    driver: Driver, cluster: FakeCluster
+) -> None:
+    _, now = driver.store.read(driver.name)
+    grace = driver.region.rules.checkpoint.grace
+    assert of(driver, cluster).complete_at_rest(now, request_id="r")
+    assert newest(driver).finished_at >= now + grace  # type: ignore[operator]
+    assert set(cluster.asked) == {now}
+
+
+def test_records_need_members_and_nothing_has_changed(driver: Driver, cluster: FakeCluster) -> None:
+    counter = driver.region.counter
+    cluster.ends[2] = 11
+    assert not of(driver, cluster).complete_at_rest(request_id="r")
+    _, now = driver.store.read(driver.name)
+    assert not of(driver, cluster).complete_at_rest(now, request_id="r")
+    assert driver.region.counter == counter
+    asked = of(driver, cluster).run(request_id="r")
+    assert (asked.request.state, driver.region.state) == ("queued", RegionState.STARTING)
+
+
+def test_records_after_the_interval_are_none_of_it(driver: Driver, cluster: FakeCluster) -> None:
+    cluster.ends = dict.fromkeys(range(4), 20)
+    cluster.times = dict.fromkeys(range(4), 10)
+    _, now = driver.store.read(driver.name)
+    assert of(driver, cluster).complete_at_rest(now, request_id="r")
+    assert list(driver.region.offsets[newest(driver).sequence].values()) == [10] * 4
+
+
+def test_a_foreign_consumer_keeps_kafka_from_being_told_and_another_try_does(
+    driver: Driver, cluster: FakeCluster
+) -> None:
+    cluster.inside = "a stranger"
+    with pytest.raises(GroupNotEmpty, match="a stranger"):
+        of(driver, cluster).complete_at_rest(request_id="r")
+    assert newest(driver).committed is Committed.PENDING
+    cluster.inside = ""
+    assert of(driver, cluster).complete_at_rest(request_id="r")
+    assert newest(driver).committed is Committed.YES
+
+
+def test_a_sink_that_shows_checkpoints_has_to_show_an_empty_one_too(database_url: str, cluster: FakeCluster) -> None:
+    with live_region(database_url, FILES) as driver:
+        rested(driver)
+        cluster.is_away = True
+        assert not of(driver, cluster).complete_at_rest(request_id="r")
+
+
+def test_what_is_yet_to_come_asks_nothing_of_kafka(driver: Driver, cluster: FakeCluster) -> None:
+    cluster.is_away = True
+    _, now = driver.store.read(driver.name)
+    with pytest.raises(CheckpointRefused, match="is yet to come"):
+        of(driver, cluster).complete_at_rest(now + timedelta(hours=1), request_id="r")
