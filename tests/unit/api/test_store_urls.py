@@ -5,7 +5,7 @@ import pytest
 import airflow_kcr
 from airflow_kcr.api import Region, store_url
 from airflow_kcr.api.regions import names_for_completion
-from airflow_kcr.errors import InvalidIdentifier
+from airflow_kcr.errors import ConfigurationError, InvalidIdentifier
 
 AWAY = "postgresql://me:s3cret@127.0.0.1:1/kcr"
 
@@ -20,6 +20,14 @@ def test_an_argument_comes_before_the_environment() -> None:
     environ = {"KCR_STORE_URL": "postgresql://other/kcr"}
     assert store_url("postgresql://host/kcr", environ).host == "host"
     assert store_url(None, environ).host == "other"
+
+
+@pytest.mark.parametrize("text", ["s3cret", "postgresql://me:s3cret@host:port/kcr", "mysql://me:s3cret@host/kcr"])
+def test_a_url_that_is_none_is_refused_without_being_quoted(text: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        store_url(text)
+    assert "s3cret" not in str(refused.value)
+    assert refused.value.__cause__ is None
 
 
 def test_a_name_is_checked_before_anything_is_opened() -> None:

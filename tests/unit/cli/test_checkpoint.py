@@ -117,6 +117,7 @@ def test_with_members_in_the_group_nothing_is_repaired(kcr: Kcr, unheld: int, cl
     cluster.inside = "somebody"
     assert "somebody" in kcr.refused("checkpoint", "repair", "flights", unheld, status=3)
     assert cluster.held == {}
+    assert [row["committed"] for row in kcr.json("checkpoint", "list", "flights")] == ["no"]
 
 
 def test_only_the_restore_point_is_repaired(kcr: Kcr, driver: Driver, unheld: int, cluster: FakeCluster) -> None:

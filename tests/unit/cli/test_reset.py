@@ -259,6 +259,10 @@ def test_a_table_that_can_not_be_restored_needs_consent(
         assert driver.region.person_resets == {}
         done = kcr.json("reset", "apply", file, "--reason", "r", "--consent-upsert")
         assert (done["state"], done["consent_upsert"]) == ("draining", True)
+        driver.complete()
+        driver.finish_reset()
+        again = kcr.json("reset", "apply", file, "--reason", "r")
+        assert again["state"] == "done", "one that is applied is not asked for consent again"
 
 
 # -- list and show -------------------------------------------------------------------------------------------------

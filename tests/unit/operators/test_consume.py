@@ -246,6 +246,10 @@ def test_it_can_be_mapped_over_its_indexes_and_a_dag_of_it_is_stored_without_a_s
     assert {link.name for link in mapped.operator_extra_links} == {"Region", "Spark UI"}
 
 
+def test_every_field_that_names_something_is_templated() -> None:
+    assert {"region", "group_id", "indexes", "kcr_conn_id", "conf"} <= set(KcrConsumeOperator.template_fields)
+
+
 # -- how it ends -------------------------------------------------------------------------------------------------------
 
 

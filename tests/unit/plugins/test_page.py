@@ -330,11 +330,13 @@ def test_what_people_have_written_is_text_and_nothing_else(viewer: TestClient, d
     assert "script" not in Tags(text).tags
 
 
-def test_a_page_loads_nothing_runs_nothing_and_may_be_framed_by_airflow_alone(
+def test_a_page_changes_nothing_loads_nothing_runs_nothing_and_may_be_framed_by_airflow_alone(
     viewer: TestClient, app: FastAPI, driver: Driver
 ) -> None:
+    before = driver.region.counter
     for path in paths(app):
         answer = viewer.get(path)
+        assert driver.region.counter == before
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "frame-ancestors 'self'" in answer.headers["content-security-policy"]
         assert answer.headers["cache-control"] == "no-store"

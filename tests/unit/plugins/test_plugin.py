@@ -40,6 +40,11 @@ def test_the_link_of_a_task_leads_into_the_page_and_asks_who_is_there() -> None:
     assert TestClient(outer).get(inside).status_code == 401
 
 
+def test_asking_twice_gives_the_same_page() -> None:
+    plugin = KcrPlugin()
+    assert plugin.fastapi_apps[0]["app"] is plugin.fastapi_apps[0]["app"]
+
+
 @pytest.mark.parametrize(
     ("named", "shown"),
     [

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_kcr.driver.member_pool import Notifications
-from airflow_kcr.errors import BatchFailed, SinkError, UnknownMember
+from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
 from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always, nothing
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.state import State, Why
@@ -738,6 +738,17 @@ def test_a_bug_ends_the_member_with_its_error(stage: Stage, where: str) -> None:
         member.host.fail(ValueError("what followed from it"))
     assert member.ended() == Ended(how=End.FAILED, error=error)
     assert member.membership.calls[-1] == "end"
+
+
+def test_a_store_of_another_version_ends_the_member_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.declare(records(40))
+    error = SchemaTooNew("upgrade this program")
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stage.store, "handle", refuse)
+    assert stage.member().ended() == Ended(how=End.FAILED, error=error)
 
 
 # -- notifications --------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
         tasks = [asyncio.create_task(poller.wait(waits(driver, PAUSED))) for _ in range(40)]
         await until(lambda: connections(store_connection) == before + 1)
         assert poller.waiting == 40
+        assert sum(thread.name.startswith("kcr") for thread in threading.enumerate()) <= 2  # the store's and Kafka's
         driver.finish_batch(batch)
         assert {answer.status for answer in await asyncio.gather(*tasks)} == {Status.REACHED}
         await until(lambda: not poller.is_running and connections(store_connection) == before)
