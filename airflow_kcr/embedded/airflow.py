@@ -205,7 +205,7 @@ def start_examples_at(boundary: datetime, folder: Path) -> None:
         ServiceFailed: an example has no place for it.
     """
     live = ", ".join(map(str, boundary.astimezone(UTC).timetuple()[:6]))
-    for name in ("flights_checkpoint.py", "minimal.py"):
+    for name in ("flights_checkpoint.py", "minimal.py", "minimal_intervals.py"):
         _rewrite(folder / name, r"LIVE_SINCE = .*", f"LIVE_SINCE = datetime({live}, tzinfo=UTC)")
 
 
