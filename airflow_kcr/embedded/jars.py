@@ -188,26 +188,19 @@ def _run_ivy(jars: JarSet, target: Path) -> None:
 
 def _failed(jars: JarSet, why: str) -> ServiceFailed:
     wanted = ", ".join(":".join(part) for part in jars.wanted)
-    return ServiceFailed(
-        f"{wanted} could not be downloaded from {_shown(repository())}: check that this address can be reached from "
-        f"here, or name another Maven repository in {REPOSITORY_VARIABLE}. {_hidden(why)}"
+    told = (
+        f"{wanted} could not be downloaded from {repository()}: check that this address can be reached from here, or "
+        f"name another Maven repository in {REPOSITORY_VARIABLE}. {why}"
     )
+    # Name and password may stand in the address.
+    userinfo = urlsplit(repository()).netloc.rpartition("@")[0]
+    return ServiceFailed(told.replace(f"{userinfo}@", "") if userinfo else told)
 
 
 def _last_words(output: str) -> str:
     """The last lines of Ivy that say something."""
     lines = [line.strip() for line in output.splitlines() if line.strip(" :=\t-.|") and "VERBOSE OR DEBUG" not in line]
     return "\n".join(lines[-IVY_LINES:])
-
-
-def _shown(url: str) -> str:
-    """The address without the name and password that may stand in it."""
-    return re.sub(r"//[^/@]*@", "//", url)
-
-
-def _hidden(text: str) -> str:
-    userinfo = urlsplit(repository()).netloc.rpartition("@")[0]
-    return text.replace(f"{userinfo}@", "") if userinfo else text
 
 
 def _settings(folder: Path) -> str:

@@ -29,18 +29,8 @@ from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition
+from airflow_kcr.runtime import leases
 from airflow_kcr.runtime.effects import Grouping, Happening, Worker, Working
-from airflow_kcr.runtime.leases import (
-    FINAL,
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    Clock,
-    Identity,
-    Renewals,
-    Seconds,
-    StoreClock,
-    later_note,
-)
 from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
 from airflow_kcr.runtime.planner import BatchSize, Limits, Planner
 from airflow_kcr.runtime.positions import Places
@@ -108,9 +98,9 @@ class World:
     end_process: Callable[[str], None]
     """Ends the process at once, for the reason given; does not return."""
 
-    clock: Clock
-    store_clock: StoreClock
-    renewals: Renewals
+    clock: leases.Clock
+    store_clock: leases.StoreClock
+    renewals: leases.Renewals
     """Of all members of the process; their maker ends it after them."""
 
     is_ready: Callable[[], bool] = ports.always
@@ -133,7 +123,7 @@ class MemberHost:
         world: what it works with.
     """
 
-    def __init__(self, who: Identity, checkpoint: CheckpointRules, limits: Limits, world: World) -> None:
+    def __init__(self, who: leases.Identity, checkpoint: CheckpointRules, limits: Limits, world: World) -> None:
         self.who, self._world, self._clock = who, world, world.clock
         # What is left of the close time is for telling the store, and for closing the Kafka client.
         times = replace(who.timeouts, close=who.timeouts.close * CLOSE_SHARE)
@@ -414,7 +404,7 @@ class MemberHost:
         newest = self._machine.memory.sequence
 
         def ready(claim: commands.ClaimPartitions, held: Held) -> None:
-            later = later_note(self.who.region_id, self.who.member, held, newest)
+            later = leases.later_note(self.who.region_id, self.who.member, held, newest)
             if later is not None:
                 self._requests.ask(later)
             self._requests.ask(claim)
@@ -433,7 +423,7 @@ class MemberHost:
         row, view = effect.row, self._machine.view
         records = sum(r.width for r in row.ranges.values())
 
-        def took(seconds: Seconds, did_its_work: bool) -> None:
+        def took(seconds: leases.Seconds, did_its_work: bool) -> None:
             self._metrics.batch_took(seconds)
             if did_its_work and not self._has_waited:
                 after = self._size.slowed if self._world.slowed() else self._size.after
@@ -499,16 +489,16 @@ class StoreCalls:
     def __init__(
         self,
         store: ports.MemberStore,
-        who: Identity,
+        who: leases.Identity,
         deliver: Callable[[messages.Event], None],
         failed: Callable[[BaseException], None],
-        clock: Clock,
+        clock: leases.Clock,
         silence: timedelta,
     ) -> None:
         self._store, self._who = store, who
         self._deliver, self._clock, self._silence = deliver, clock, silence.total_seconds()
         self._stopping = threading.Event()
-        self._asked_at: Seconds | None = None
+        self._asked_at: leases.Seconds | None = None
         self._lost = False
         self._worker = Worker(f"{who.member} store", failed)
 
@@ -530,21 +520,21 @@ class StoreCalls:
         return False
 
     def _ask(self, command: commands.Command[object]) -> None:
-        pause = FIRST_PAUSE
+        pause = leases.FIRST_PAUSE
         while not self._stopping.is_set():
             sent_at = self._asked_at = self._clock()
             answer: messages.Event
             try:
                 result = self._store.handle(self._who.region, command)
                 answer = messages.Answered(command=command, result=result, sent_at=sent_at)
-            except FINAL:
+            except leases.FINAL:
                 raise
             except StoreError as error:
                 self._lost = True
                 self._deliver(messages.StoreLost(why=error.message))
                 # Members that lost the same store shall not all come back in the same moment.
                 self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing depends on the numbers
-                pause = min(pause * 2, LONGEST_PAUSE)
+                pause = min(pause * 2, leases.LONGEST_PAUSE)
                 continue
             except KcrError as error:
                 level = logging.DEBUG if isinstance(error, RefusedError) else logging.WARNING
