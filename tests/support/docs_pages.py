@@ -4,7 +4,7 @@
 
 A page is written by hand but for its generated blocks, each between two comments that name it. A block says what the
 code says: the values of an enumeration, the fields of an event, the default of a time. `tests/unit/docs` fails when a
-page is not what this module makes of it.
+page is not what this module makes of it, or a table between two other comments is not what regions do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
-from enum import Enum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
@@ -36,7 +36,6 @@ from airflow_kcr.spec.fields import AsText, declared, parts_of
 from airflow_kcr.spec.sinks import Sinks
 from airflow_kcr.store.postgres import revision as schema
 from tests.support import airflow_pages
-from tests.support.catalogue import SNAPSHOT, tables_in
 from tests.support.simulation.faults import DRAWN_APART, FAULTS
 
 if TYPE_CHECKING:
@@ -48,6 +47,17 @@ ANNEX = TOP / "tests" / "annex"
 COMMAND = "python -m tests.support.docs_pages"
 
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+CHECKED = re.compile(r"<!-- checked: (?P<name>[a-z-]+) -->\n(?P<table>.*?)<!-- end of checked -->", re.DOTALL)
+
+
+def checked_tables() -> dict[str, list[list[str]]]:
+    """Return the tables that are written by hand and compared with the code: the cells of each line, by name."""
+    found: dict[str, list[list[str]]] = {}
+    for path in pages():
+        for match in CHECKED.finditer(path.read_text(encoding="utf-8")):
+            lines = match["table"].strip().splitlines()[2:]
+            found[match["name"]] = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return found
 
 
 # -- what sources say ----------------------------------------------------------------------------------------------
@@ -191,147 +201,6 @@ _NAMES = ("Kafka", "Spark", "Airflow", "Postgres")
 
 
 # -- states --------------------------------------------------------------------------------------------------------
-
-_R, _C, _Q, _P = rows.RegionState, rows.CheckpointState, rows.RequestState, rows.PersonResetState
-
-REGION_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
-    _R.STOPPED: {
-        _R.STARTING: "start: a reset with cause `start`; also for a moment when a person's reset moves the restore "
-        "point of a "
-        "stopped region, which is stopped again in the same transaction",
-        _R.HALTED: "a member remembers later numbers than the store (a restored store)",
-    },
-    _R.STARTING: {
-        _R.RESETTING: "members with leases could now cover every partition: the attempt's deadline begins",
-        _R.HALTED: "a restore point out of range, a foreign consumer, a restored store, used-up failures",
-        _R.STOPPED: "stop without live members, kill",
-    },
-    _R.RESETTING: {
-        _R.STARTING: "members with leases can't cover the partitions any more, or a further attempt begins",
-        _R.RUNNING: "the seek map is total, every partition is covered, every member is quiesced",
-        _R.HALTED: "as in `starting`",
-        _R.STOPPED: "stop without live members, kill",
-    },
-    _R.RUNNING: {
-        _R.DRAINING: "every frozen partition is where the open checkpoint will be",
-        _R.STARTING: "a reset began",
-        _R.HALTED: "as in `starting`",
-        _R.STOPPED: "stop without live members, kill",
-    },
-    _R.DRAINING: {
-        _R.RUNNING: "the checkpoint is complete or aborted, or a stop was taken back before it was done",
-        _R.STARTING: "a reset began in the transaction that completed the checkpoint",
-        _R.HALTED: "as in `starting`, while a stop waits for its commits",
-        _R.STOPPED: "the checkpoint of a stop is published and committed (or late), or kill",
-    },
-    _R.HALTED: {
-        _R.STARTING: "a person resumes, or applies a forced reset",
-        _R.STOPPED: "stop or kill; nothing is drained",
-    },
-}
-"""Which state of a region follows which; `tests/unit/docs` compares it with what simulated regions do."""
-
-CHECKPOINT_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
-    None: {_C.OPEN: "a checkpoint is opened: participants and partitions are frozen"},
-    _C.OPEN: {
-        _C.COMPLETE: "the last contribution: every participant contributed, every frozen partition is covered once",
-        _C.ABORTED: "deadline, a claim or lease that no longer fits, a reset, a person's request",
-    },
-    _C.COMPLETE: {
-        _C.PUBLISHED: "the sinks show what belongs to it",
-        _C.RETIRED: "only by a person's forced reset that gives it up",
-    },
-    _C.PUBLISHED: {_C.RETIRED: "age or count; never where it is protected"},
-    _C.ABORTED: {_C.RETIRED: "age, or as many newer complete ones as are kept"},
-    _C.RETIRED: {},
-}
-
-REQUEST_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
-    None: {_Q.QUEUED: "asked for the first time"},
-    _Q.QUEUED: {
-        _Q.OPEN: "its checkpoint was opened",
-        _Q.ANSWERED: "a complete checkpoint at or beyond its boundary answers it",
-        _Q.REFUSED: "a position is past its boundary and no inexact checkpoint is allowed",
-        _Q.SUPERSEDED: "its reason is gone: the region stopped, halted or was resumed, a person's later "
-        "word counts, its reset failed, or a reset took back the records that it counted",
-    },
-    _Q.OPEN: {
-        _Q.ANSWERED: "its checkpoint is complete",
-        _Q.QUEUED: "its checkpoint was aborted through no fault of its own; it is opened again",
-        _Q.ABORTED: "its checkpoint ran out of time; the requester gets an error",
-        _Q.REFUSED: "a position was found to be past its boundary",
-        _Q.SUPERSEDED: "the drain of a person's reset was aborted; the reset fails",
-    },
-    _Q.ANSWERED: {_Q.QUEUED: "asked anew, after a later timeline had undone its checkpoint"},
-    _Q.ABORTED: {_Q.QUEUED: "asked anew"},
-    _Q.REFUSED: {_Q.QUEUED: "asked anew"},
-    _Q.SUPERSEDED: {_Q.QUEUED: "asked anew"},
-}
-
-RESET_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
-    None: {rows.ResetState.RUNNING: "a begin: a new epoch"},
-    rows.ResetState.RUNNING: {
-        rows.ResetState.DONE: "the region goes on as its desired state says",
-        rows.ResetState.SUPERSEDED: "a further attempt, another reset, a halt or a stop",
-    },
-    rows.ResetState.DONE: {},
-    rows.ResetState.SUPERSEDED: {},
-}
-
-PERSON_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
-    None: {_P.WAITING: "accepted and stored under its request id"},
-    _P.WAITING: {
-        _P.DRAINING: "its turn: its checkpoint is asked for",
-        _P.STARTED: "at once, where it is forced or the region is stopped",
-        _P.FAILED: "the region stopped or halted, or a forced reset took its place",
-    },
-    _P.DRAINING: {
-        _P.STARTED: "in the transaction that completes its checkpoint",
-        _P.FAILED: "its drain was aborted, or its target can't be reached any more",
-    },
-    _P.STARTED: {
-        _P.DONE: "its reset is done",
-        _P.FAILED: "its reset was given up: a halt, a stop, another timeline",
-    },
-    _P.DONE: {},
-    _P.FAILED: {},
-}
-
-COMMITTED_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
-    rows.Committed.PENDING: {
-        rows.Committed.YES: "the commit read-backs of all its partitions equal it",
-        rows.Committed.NO: "a commit read-back differs, the commit timeout passed, or the region stopped first",
-        rows.Committed.SUPERSEDED: "the next checkpoint is complete, or a reset began",
-    },
-    rows.Committed.YES: {rows.Committed.NO: "a later commit read-back differs"},
-    rows.Committed.NO: {rows.Committed.YES: "repaired, while it is the restore point"},
-    rows.Committed.SUPERSEDED: {
-        rows.Committed.YES: "committed after the reset, while it still is the restore point",
-        rows.Committed.NO: "a commit read-back after the reset differs",
-    },
-}
-
-OUTCOME_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
-    None: {
-        rows.Outcome.DONE: "its finish was accepted",
-        rows.Outcome.DISCARDED: "its member said that nothing of it runs and nothing counts",
-        rows.Outcome.UNKNOWN: "a reset was done before it finished",
-    },
-    rows.Outcome.DONE: {rows.Outcome.UNDONE: "a reset went back to its start, or before, on every partition"},
-    rows.Outcome.DISCARDED: {rows.Outcome.DONE: "a fenced sink's progress proved it done"},
-    rows.Outcome.UNKNOWN: {rows.Outcome.DONE: "a fenced sink's progress proved it done"},
-    rows.Outcome.UNDONE: {},
-}
-
-
-def moves(legal: Mapping[Enum | None, Mapping[Enum, str]], first: str = "(new)") -> str:
-    """Return a table of legal moves with what causes each."""
-    lines = [
-        [code(before.value) if before else first, code(after.value), why]
-        for before, followers in legal.items()
-        for after, why in followers.items()
-    ]
-    return table(["From", "To", "When"], lines)
 
 
 def member_table() -> str:
@@ -635,45 +504,6 @@ def target_table() -> str:
     return table(["Target", "Where each partition in scope goes"], lines)
 
 
-HOLDS: Mapping[str, str] = {
-    "region": (
-        "one row per region: spec, state, desired state, epoch, timeline, next sequence, event counter, restore point"
-    ),
-    "consumer_group": "which region a group belongs to, and on which cluster; empty until Kafka was asked",
-    "member": "the newest incarnation of each member",
-    "lease": "until when an incarnation may act; renewals write only this",
-    "claim": "one row per partition: owner, incarnation, epoch, resume point, position, how far begun",
-    "batch": "the ledger: one row per batch, its owner, epoch, timeline, sequence and outcome",
-    "batch_range": "the ranges of each batch; what resets have undone of them follows from `seek_offset`",
-    "initial_offset": "where a partition begins for this region; first writer wins",
-    "boundary_offset": (
-        "where a boundary falls in a partition; first writer wins; forgotten with the retired checkpoints up to it"
-    ),
-    "checkpoint_request": "requests for checkpoints by request id; outlive their checkpoint as tombstones",
-    "checkpoint": "one row per checkpoint",
-    "checkpoint_partition": "the partitions that were frozen when a checkpoint was opened",
-    "checkpoint_offset": "the merge: the offsets of complete checkpoints",
-    "contribution": "who contributed to a checkpoint",
-    "contribution_offset": "what was contributed, with the committed offsets and log bounds seen",
-    "read_back": "what Kafka answered, read back, to the commit of a checkpoint",
-    "reset": "one row per attempt of a reset, by its epoch",
-    "seek_offset": "the seek map of each epoch",
-    "person_reset": "resets that persons applied, by request id",
-    "skip": "single offsets that a person chose to step over",
-    "sink_place": "where sinks write to, so that a place that was emptied isn't taken for a new one",
-    "history_start": "where the kept history starts, and what the next proof has to know; no row: it is whole",
-    "event": "the history: append-only, numbered by the region's counter",
-}
-
-
-def store_tables() -> str:
-    """Return the tables of the store."""
-    lines = []
-    for name, (_, keys) in tables_in(SNAPSHOT.read_text()).items():
-        lines.append([code(name), HOLDS[name], ", ".join(map(code, keys))])
-    return table(["Table", "Holds", "Key"], sorted(lines))
-
-
 def connection_timeouts() -> str:
     """Return the three timeouts of a connection at the defaults."""
     times = timeouts.Timeouts()
@@ -719,7 +549,6 @@ def faults() -> str:
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-states": lambda: values_of(rows, rows.RegionState),
-    "region-moves": lambda: moves(REGION_MOVES),
     "desired-state": lambda: values_of(rows, rows.DesiredState),
     "halt-reasons": lambda: values_of(rows, rows.HaltReason),
     "liveness-rules": lambda: values_of(waits, waits.Rule),
@@ -730,19 +559,13 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "checkpoint-purposes": lambda: values_of(rows, rows.CheckpointPurpose),
     "checkpoint-phases": lambda: values_of(rows, rows.CheckpointPhase),
     "request-states": lambda: values_of(rows, rows.RequestState),
-    "request-moves": lambda: moves(REQUEST_MOVES),
     "checkpoint-states": lambda: values_of(rows, rows.CheckpointState),
-    "checkpoint-moves": lambda: moves(CHECKPOINT_MOVES),
     "committed": lambda: values_of(rows, rows.Committed),
-    "committed-moves": lambda: moves(COMMITTED_MOVES),
     "reset-states": lambda: values_of(rows, rows.ResetState),
-    "reset-moves": lambda: moves(RESET_MOVES),
     "reset-causes": causes,
     "person-reset-states": lambda: values_of(rows, rows.PersonResetState),
-    "person-reset-moves": lambda: moves(PERSON_MOVES),
     "seek-sources": lambda: values_of(offsets, offsets.SeekSource),
     "outcomes": lambda: values_of(rows, rows.Outcome),
-    "outcome-moves": lambda: moves(OUTCOME_MOVES, "(running)"),
     "event-envelope": lambda: classes(events, [events.Event]),
     "region-events": lambda: classes(events, events.BODIES.values()),
     "member-events": lambda: classes(member_events, [get_origin(e) or e for e in get_args(member_events.Event)]),
@@ -760,7 +583,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "invariants": invariants,
     "invariant-claims": invariant_claims,
     "targets": target_table,
-    "store-tables": store_tables,
     "connection-timeouts": connection_timeouts,
     "schema-revision": revision,
     "scenarios": scenarios,

@@ -30,7 +30,6 @@ MACHINE = ["python", "spark", "java", "airflow"]
 GROUP = ["pipeline", "sinks", *map(str, Question)]
 
 Lines: TypeAlias = list[dict[str, str]]
-Examine: TypeAlias = Callable[..., tuple[int, Lines]]
 
 SERVER = Server(version="16.1", is_standby=False, is_pooled=False, now=datetime(2026, 1, 1, tzinfo=UTC))
 
