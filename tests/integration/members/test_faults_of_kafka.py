@@ -154,21 +154,6 @@ def test_a_new_topic_that_matches_the_pattern_is_picked_up(
         judged(region, record_property, {r.place for topic in (region.topic, more) for r in stored(kafka, topic)})
 
 
-def test_an_excluded_topic_is_not_read_although_the_pattern_matches(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
-) -> None:
-    reads = "pattern: '^{topic}', exclude: ['{topic}-no']"
-    with live(kafka, database_url, tmp_path, members=2, partitions=2, subscription=reads) as region:
-        excluded = kafka.topic(2, name=f"{region.topic}-no")
-        kafka.fill(excluded, {0: 70, 1: 70})
-        region.fill(100)
-        region.start(0, 1)
-        finished(region)
-        assert {p.topic for p in region.region().offsets[checkpoints(region)[-1].sequence]} == {region.topic}
-        assert {row.topic for row in region.written()} == {region.topic}
-        judged(region, record_property)
-
-
 def recreate(region: Live, each: int) -> None:
     """Delete the topic and make one of the same name at once, with other records."""
     partitions = region.kafka.partitions(region.topic)
