@@ -14,12 +14,11 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from airflow_kcr.errors import CheckpointRefused, ConfigurationError, RegionInState, ResetFailed, SpecRefused, TimedOut
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, MemberId, RequestId, format_instant
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, GroupId, MemberId, RequestId, format_instant
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.rows import CheckpointRequest
@@ -62,54 +61,43 @@ class Goal(WaitingFor):
         """Yield what is still waited for, the most telling first."""
 
 
-class Reaching(StrEnum):
-    """The states of a region that a task may wait for; each is what a verb asks for."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    """No batch runs, and none starts."""
-
-    STOPPED = "stopped"
-    """Stopped, and every member has left."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionReaches(Goal):
     """The region is what a verb has asked for."""
 
     kind = "region_reaches"
 
-    state: Reaching
+    state: DesiredState
 
     @property
     def what(self) -> str:
         """What is waited for."""
         return {
-            Reaching.RUNNING: "to run",
-            Reaching.PAUSED: "to finish its batches",
-            Reaching.STOPPED: "to stop and its members to leave",
+            DesiredState.RUNNING: "to run",
+            DesiredState.PAUSED: "to finish its batches",
+            DesiredState.STOPPED: "to stop and its members to leave",
         }[self.state]
 
     def is_reached(self, region: Region, now: datetime) -> bool:
         """Return whether the region is there; raise where another request or a halt keeps it from there."""
-        from airflow_kcr.protocol.region.rows import DesiredState, RegionState
+        from airflow_kcr.protocol.region.rows import RegionState
 
         wanted = region.desired_state
         match self.state:
-            case Reaching.RUNNING:
+            case DesiredState.RUNNING:
                 _refuse_halt(region)
                 if region.state is RegionState.STOPPED or wanted is not DesiredState.RUNNING:
                     raise RegionInState(
                         f"region {region.name} is {region.state}: it was {wanted} by another request meanwhile"
                     )
                 return region.state in {RegionState.RUNNING, RegionState.DRAINING}
-            case Reaching.PAUSED:
+            case DesiredState.PAUSED:
                 if wanted is not DesiredState.PAUSED:
                     raise RegionInState(
                         f"region {region.name} has the desired state {wanted}: another request set it meanwhile"
                     )
                 return not region.running
-            case Reaching.STOPPED:
+            case DesiredState.STOPPED:
                 if wanted is not DesiredState.STOPPED:
                     raise RegionInState(
                         f"region {region.name} has the desired state {wanted}: it was resumed meanwhile"
@@ -121,17 +109,17 @@ class RegionReaches(Goal):
         from airflow_kcr.protocol.region import waits
 
         match self.state:
-            case Reaching.RUNNING:
+            case DesiredState.RUNNING:
                 return waits.to_run(region, now)
-            case Reaching.PAUSED:
+            case DesiredState.PAUSED:
                 return waits.to_pause(region, now)
-            case Reaching.STOPPED:
+            case DesiredState.STOPPED:
                 return waits.to_stop(region, now)
 
 
-RUNNING: Final = RegionReaches(state=Reaching.RUNNING)
-PAUSED: Final = RegionReaches(state=Reaching.PAUSED)
-STOPPED: Final = RegionReaches(state=Reaching.STOPPED)
+RUNNING: Final = RegionReaches(state=DesiredState.RUNNING)
+PAUSED: Final = RegionReaches(state=DesiredState.PAUSED)
+STOPPED: Final = RegionReaches(state=DesiredState.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)

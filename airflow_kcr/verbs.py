@@ -6,10 +6,10 @@ each file of DAGs that is parsed reads it.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.goals import PAUSED, RUNNING, STOPPED, Goal
+from airflow_kcr.goals import PAUSED, RUNNING, STOPPED, RegionReaches
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.commands import Command
@@ -17,108 +17,86 @@ if TYPE_CHECKING:
     from airflow_kcr.protocol.region.state import Region
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """Something that is asked of a region; the docstring of each is the help of its command."""
+    """Something that is asked of a region."""
 
-    name: ClassVar[str]
+    name: str
     """The command's, after `kcr region`."""
 
-    goal: ClassVar[Goal]
+    goal: RegionReaches
     """What `--wait` and the operator wait for."""
 
-    @abstractmethod
+    help: str
+    """The command's."""
+
+    kills: bool = False
+    """Whether the region gets there without a checkpoint."""
+
     def command(self, requester: Requester) -> Command[Region]:
         """Return what the region's rules are asked."""
+        from airflow_kcr.protocol.region.commands import ChangeDesiredState, KillRegion
+
+        if self.kills:
+            return KillRegion(requester=requester)
+        return ChangeDesiredState(desired_state=self.goal.state, requester=requester)
 
 
-class StartVerb(Verb):
-    """Start a stopped or halted region; resume a paused one.
+START: Final = Verb(
+    name="start",
+    goal=RUNNING,
+    help="""Start a stopped or halted region; resume a paused one.
 
-    The region runs once all its members do; start them with `kcr member run`. --wait shows which are missing.
+The region runs once all its members do; start them with `kcr member run`. --wait shows which are missing.
 
-    Example: kcr region start flights --wait --timeout 5m
-    """
+Example: kcr region start flights --wait --timeout 5m
+""",
+)
 
-    name = "start"
-    goal = RUNNING
+RESUME: Final = Verb(
+    name="resume",
+    goal=RUNNING,
+    help="""Resume a paused region; start a stopped or halted one.
 
-    def command(self, requester: Requester) -> Command[Region]:
-        """Return the start, which a paused region takes as well."""
-        from airflow_kcr.protocol.region.commands import StartRegion
+Example: kcr region resume flights
+""",
+)
 
-        return StartRegion(requester=requester)
+PAUSE: Final = Verb(
+    name="pause",
+    goal=PAUSED,
+    help="""Pause: finish running batches and start no new ones; the members stay in their groups.
 
+--wait returns when no batch is running. Pausing aborts a checkpoint that hasn't reached its boundary.
 
-class ResumeVerb(StartVerb):
-    """Resume a paused region; start a stopped or halted one.
+Example: kcr region pause flights --wait
+""",
+)
 
-    Example: kcr region resume flights
-    """
+STOP: Final = Verb(
+    name="stop",
+    goal=STOPPED,
+    help="""Stop: take a checkpoint, publish it and commit it to Kafka; then all members leave.
 
-    name = "resume"
+A later start resumes at that checkpoint and processes nothing twice. A region that is halted or has no live member
+stops at once, without a checkpoint.
 
+Example: kcr region stop flights --wait
+""",
+)
 
-class PauseVerb(Verb):
-    """Pause: finish running batches and start no new ones; the members stay in their groups.
+KILL: Final = Verb(
+    name="kill",
+    goal=STOPPED,
+    kills=True,
+    help="""Stop without a checkpoint: discard running batches at once; the members leave.
 
-    --wait returns when no batch is running. Pausing aborts a checkpoint that hasn't reached its boundary.
+The next start resumes at the restore point and reprocesses the records since, as each group's delivery allows. Use
+kill only if a stop can't drain.
 
-    Example: kcr region pause flights --wait
-    """
-
-    name = "pause"
-    goal = PAUSED
-
-    def command(self, requester: Requester) -> Command[Region]:
-        """Return the pause."""
-        from airflow_kcr.protocol.region.commands import PauseRegion
-
-        return PauseRegion(requester=requester)
-
-
-class StopVerb(Verb):
-    """Stop: take a checkpoint, publish it and commit it to Kafka; then all members leave.
-
-    A later start resumes at that checkpoint and processes nothing twice. A region that is halted or has no live member
-    stops at once, without a checkpoint.
-
-    Example: kcr region stop flights --wait
-    """
-
-    name = "stop"
-    goal = STOPPED
-
-    def command(self, requester: Requester) -> Command[Region]:
-        """Return the stop."""
-        from airflow_kcr.protocol.region.commands import StopRegion
-
-        return StopRegion(requester=requester)
-
-
-class KillVerb(Verb):
-    """Stop without a checkpoint: discard running batches at once; the members leave.
-
-    The next start resumes at the restore point and reprocesses the records since, as each group's delivery allows. Use
-    kill only if a stop can't drain.
-
-    Example: kcr region kill flights --wait
-    """
-
-    name = "kill"
-    goal = STOPPED
-
-    def command(self, requester: Requester) -> Command[Region]:
-        """Return the kill."""
-        from airflow_kcr.protocol.region.commands import KillRegion
-
-        return KillRegion(requester=requester)
-
-
-START: Final = StartVerb()
-RESUME: Final = ResumeVerb()
-PAUSE: Final = PauseVerb()
-STOP: Final = StopVerb()
-KILL: Final = KillVerb()
+Example: kcr region kill flights --wait
+""",
+)
 
 STEERING: Final = (RESUME, PAUSE, STOP)
 """Those whose command needs no more than the region's name."""

@@ -13,7 +13,7 @@ from airflow_kcr.api.region import Region
 from airflow_kcr.api.regions import Cluster, Clusters, opened, regions, store_url
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.specs import Applied, Change
-from airflow_kcr.api.verdict import DroppedHistory, Verdict
+from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
 from airflow_kcr.api.waiting import Progress
 from airflow_kcr.goals import Goal
@@ -29,7 +29,6 @@ __all__ = [
     "Cluster",
     "Clusters",
     "Comparison",
-    "DroppedHistory",
     "Goal",
     "Lag",
     "MemberView",

@@ -358,7 +358,7 @@ class RegionCheckpoints(Handle):
             UnknownCheckpoint: there is none.
             CheckpointNotUsable: there are several, of different boundaries.
         """
-        return plans.checkpoint_number_of_run(self.read(), dag_id, run_id)
+        return plans.of_run(self.read(), dag_id, run_id, has_offsets=False)
 
     def ways_back(self, newest: int) -> tuple[WayBack, ...]:
         """Return the newest checkpoints that the region can go back to, and what each would mean, the newest first.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Self
 
 from airflow_kcr.api.group_readers import GroupReaders
 from airflow_kcr.api.validation import chosen_groups, participants
 from airflow_kcr.api.views import AnswerColumns, View
-from airflow_kcr.protocol.observations import MemberSeen
+from airflow_kcr.protocol.observations import GroupSeen, MemberSeen
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicPartition
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.regions import RegionStore
 
@@ -21,47 +20,34 @@ class DescribedMember(View):
     """One member of a group as Kafka lists it."""
 
     shown = AnswerColumns["DescribedMember"](
-        "member", "member_id", "client_id", "host", "instance_id", "partitions", "target"
+        "member",
+        ("member_id", lambda m: m.seen.member_id),
+        ("client_id", lambda m: m.seen.client_id),
+        ("host", lambda m: m.seen.host.removeprefix("/")),
+        ("instance_id", lambda m: m.seen.instance_id),
+        ("partitions", lambda m: sorted(m.seen.partitions)),
+        ("target", lambda m: None if m.seen.target is None else sorted(m.seen.target)),
     )
 
+    seen: MemberSeen
     member: MemberId | None
     """Which member of the region it is; None: a foreign consumer."""
-
-    member_id: str
-    client_id: str
-    host: str
-    instance_id: str | None
-    partitions: tuple[TopicPartition, ...]
-    target: tuple[TopicPartition, ...] | None
-    """What the coordinator wants it to own; None: the group's protocol has no target."""
-
-    @classmethod
-    def of(cls, seen: MemberSeen, member: MemberId | None) -> Self:
-        """Return what there is to show of a member."""
-        return cls(
-            member=member,
-            member_id=seen.member_id,
-            client_id=seen.client_id,
-            host=seen.host.removeprefix("/"),
-            instance_id=seen.instance_id,
-            partitions=tuple(sorted(seen.partitions)),
-            target=None if seen.target is None else tuple(sorted(seen.target)),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup(View):
     """One group of a region as its coordinator describes it."""
 
-    shown = AnswerColumns["DescribedGroup"]("group", "type", "state", "assignor", "coordinator", "members")
+    shown = AnswerColumns["DescribedGroup"](
+        ("group", lambda g: g.seen.group),
+        ("type", lambda g: g.seen.type),
+        ("state", lambda g: g.seen.state),
+        ("assignor", lambda g: g.seen.assignor),
+        ("coordinator", lambda g: g.seen.coordinator),
+        "members",
+    )
 
-    group: GroupId
-    type: str
-    """`classic`, `consumer`, or `share or streams`, which no consumer can join."""
-
-    state: str
-    assignor: str
-    coordinator: str
+    seen: GroupSeen
     members: tuple[DescribedMember, ...]
 
 
@@ -93,11 +79,5 @@ def _described(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: 
     with readers(spec, group) as cluster:
         seen, client = cluster.describe(group), cluster.client
     known, rules = participants(region, group, client), region.rules.groups[group]
-    return DescribedGroup(
-        group=group,
-        type=seen.type,
-        state=seen.state,
-        assignor=seen.assignor,
-        coordinator=seen.coordinator,
-        members=tuple(DescribedMember.of(listed, known.member(listed, rules)) for listed in seen.members),
-    )
+    members = tuple(DescribedMember(seen=listed, member=known.member(listed, rules)) for listed in seen.members)
+    return DescribedGroup(seen=seen, members=members)

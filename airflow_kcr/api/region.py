@@ -19,25 +19,16 @@ from airflow_kcr.api.partitions import preview
 from airflow_kcr.api.regions import Clusters, Handle, connect, require_groups, store_url
 from airflow_kcr.api.resets import RegionResets
 from airflow_kcr.api.specs import Applied
-from airflow_kcr.api.verdict import DroppedHistory, Verdict, drop_old, keep_of
+from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, Progress, silent
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import commands, rows
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.validation import check_topics
-from airflow_kcr.protocol.values import (
-    EventNumber,
-    GroupId,
-    MemberId,
-    RegionId,
-    RequestId,
-    TopicPartition,
-    checked_instant,
-    region_name,
-)
 from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
@@ -75,7 +66,7 @@ class Region:
         clusters: Clusters | None = None,
         requester: rows.Requester | None = None,
     ) -> None:
-        self.name = region_name(name)
+        self.name = values.region_name(name)
         self._owned: PostgresTransactions | None = None
         if isinstance(store, RegionStore):
             self._store = store
@@ -129,7 +120,7 @@ class Region:
 
     # -- verbs ---------------------------------------------------------------------------------------------------
 
-    def require_topics(self) -> Mapping[GroupId, str]:
+    def require_topics(self) -> Mapping[values.GroupId, str]:
         """Ask Kafka whether every listed topic exists; return the groups whose pattern matches nothing yet, with why.
 
         Raises:
@@ -208,8 +199,8 @@ class Region:
         return self._store.handle(
             self.name,
             commands.RequestCheckpoint(
-                request_id=RequestId(request_id or f"drain:{uuid.uuid4()}"),
-                boundary=None if until is None else checked_instant(until),
+                request_id=values.RequestId(request_id or f"drain:{uuid.uuid4()}"),
+                boundary=None if until is None else values.checked_instant(until),
                 purpose=purpose,
                 allow_inexact=allow_inexact,
                 requester=self._requester,
@@ -260,7 +251,7 @@ class Region:
         Raises:
             ConfigurationError: there is no request with that id.
         """
-        return CheckpointRequestView.of(self._read(), RequestId(request_id))
+        return CheckpointRequestView.of(self._read(), values.RequestId(request_id))
 
     def answered(self, request_id: str) -> tuple[rows.Checkpoint | None, rows.Checkpoint | None]:
         """Return the checkpoint that answers a request, and the newest current one before it, both of one moment.
@@ -268,7 +259,7 @@ class Region:
         A retired one counts as well; None: there is none.
         """
         region = self._read()
-        request = region.request_of(RequestId(request_id))
+        request = region.request_of(values.RequestId(request_id))
         row = None if request is None or request.sequence is None else region.checkpoint_of(request.sequence)
         return row, None if row is None else region.archive.newest_current(row.sequence)
 
@@ -336,7 +327,7 @@ class Region:
             CheckpointRefused: there will be none; the message says why.
         """
         self.checkpoint_request(request_id)
-        self.wait_for(goals.RequestPublished(request_id=RequestId(request_id)), timeout, on_progress)
+        self.wait_for(goals.RequestPublished(request_id=values.RequestId(request_id)), timeout, on_progress)
         return self.checkpoint_request(request_id)
 
     # -- beside Kafka --------------------------------------------------------------------------------------------
@@ -351,7 +342,7 @@ class Region:
 
     def assignment(
         self, *, members: int | None = None, assignor: Assignor | None = None
-    ) -> dict[MemberId, tuple[TopicPartition, ...]]:
+    ) -> dict[values.MemberId, tuple[values.TopicPartition, ...]]:
         """Return who would own what, over all groups; changes nothing.
 
         Args:
@@ -364,11 +355,11 @@ class Region:
         """
         region = self._read()
         spec = stored_spec(region.spec.text)
-        owned: dict[MemberId, list[TopicPartition]] = {}
+        owned: dict[values.MemberId, list[values.TopicPartition]] = {}
         for place, claim in sorted(region.claims.items()):
             if claim.owner is not None:
                 owned.setdefault(claim.owner, []).append(place.topic_partition)
-        found: dict[MemberId, tuple[TopicPartition, ...]] = {}
+        found: dict[values.MemberId, tuple[values.TopicPartition, ...]] = {}
         for group, rules in sorted(region.rules.groups.items()):
             with self._clusters(spec, group) as cluster:
                 found |= preview(rules, cluster.logs.topics(), owned, members=members, assignor=assignor)
@@ -378,9 +369,9 @@ class Region:
 
     def events(self, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
         """Return up to `limit` events after that number, in commit order."""
-        return self._store.events(self.name, EventNumber(after), limit)
+        return self._store.events(self.name, values.EventNumber(after), limit)
 
-    def region_id(self) -> RegionId:
+    def region_id(self) -> values.RegionId:
         """Return which region of its name it is: made when it was declared, never again."""
         return self._read().region_id
 
@@ -394,7 +385,7 @@ class Region:
 
     def follow(self, after: int = 0) -> Iterator[Event]:
         """Yield every event after that number, and continue yielding as more happen; the caller ends it."""
-        seen = EventNumber(after)
+        seen = values.EventNumber(after)
         while True:
             for event in self._store.events(self.name, seen):
                 yield event
@@ -404,13 +395,6 @@ class Region:
     def verify(self) -> Verdict:
         """Judge what is kept of the region's history by the invariants, up to this moment."""
         return Verdict.of(self.name, self._store.chronicle(self.name))
-
-    def drop_old_history(self) -> DroppedHistory:
-        """Drop what happened longer ago than the spec's `history.keep` and is needed no more, once it is judged.
-
-        Running members do it each hour.
-        """
-        return drop_old(self._store, self.name, keep_of(self._store, self.name))
 
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
         """Return what became of a record, in each group that reads its topic; what it costs does not grow with time.
@@ -453,5 +437,5 @@ class Region:
 
 
 def _wanted(until: datetime | None, request_id: str, allow_inexact: bool) -> runs.WantedRun:
-    boundary = None if until is None else checked_instant(until)
-    return runs.WantedRun(until=boundary, request_id=RequestId(request_id), allow_inexact=allow_inexact)
+    boundary = None if until is None else values.checked_instant(until)
+    return runs.WantedRun(until=boundary, request_id=values.RequestId(request_id), allow_inexact=allow_inexact)

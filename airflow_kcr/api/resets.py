@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -35,7 +35,7 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.scopes import parse_scope
-from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs, Target
+from airflow_kcr.protocol.targets import ByDuration, FromFile, Target
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, RequestId, few
 from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.runtime.positions import bounds_and_times
@@ -297,20 +297,6 @@ def _require_same(known: PersonReset, plan: Plan) -> None:
 # Positions are read from the store before this, so that a log's end is never below a position that was true with it.
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTimes:
-    """Look-ups that were made, all for one instant; implements `TimeIndex`."""
-
-    instant: datetime | None
-    answers: Mapping[GroupPartition, TimeAnswer]
-
-    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
-        """Return the answer for one partition."""
-        if instant != self.instant:
-            raise KeyError(partition, instant)
-        return self.answers[partition]
-
-
 def read_logs(region: StoredRegion, now: datetime, request: ResetRequest, clusters: Clusters) -> LogView:
     """Read what a request's target needs, and nothing where it needs nothing.
 
@@ -336,12 +322,12 @@ def read_logs(region: StoredRegion, now: datetime, request: ResetRequest, cluste
                 _require(partitions, answers)
             bounds |= found
             times |= answers
-    return LogView(bounds=bounds, committed={}, times=ReadTimes(instant, times), read_at=now)
+    return LogView(bounds=bounds, answers=times, read_at=now)
 
 
 def _wanted(region: StoredRegion, request: ResetRequest) -> dict[GroupId, list[GroupPartition]]:
     partitions = set(request.skip)
-    if Needs.LOG_BOUNDS in request.target.needs:
+    if request.target.needs_logs:
         partitions |= {p for p in request.scope.select(region.universe()) if request.target.names(p)}
     found: dict[GroupId, list[GroupPartition]] = {}
     for partition in sorted(partitions):

@@ -25,7 +25,7 @@ from airflow_kcr.protocol.region.rows import CheckpointState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
 from airflow_kcr.spec import FOREVER, stored_spec
-from airflow_kcr.store.chronicle import Chronicle, Dropped, HistoryStart, Horizon
+from airflow_kcr.store.chronicle import Chronicle, HistoryStart, Horizon
 from airflow_kcr.store.codec import from_json
 from airflow_kcr.store.regions import RegionStore
 
@@ -129,11 +129,6 @@ class DroppedHistory:
     violations: tuple[Violation, ...] = ()
     """What speaks against dropping more: the history contradicts an invariant."""
 
-    def add(self, dropped: Dropped) -> None:
-        """Count a piece."""
-        self.events += dropped.events
-        self.batches += dropped.batches
-
 
 def drop_old(store: RegionStore, name: RegionName, keep: timedelta) -> DroppedHistory:
     """Drop what happened longer ago than `keep` and is needed no more, once it is judged; in pieces.
@@ -163,7 +158,8 @@ def drop_old(store: RegionStore, name: RegionName, keep: timedelta) -> DroppedHi
         judged.start = start
     if judged.start is not None:
         for dropped in chronicle.drop(judged.start, floor(region)):
-            told.add(dropped)
+            told.events += dropped.events
+            told.batches += dropped.batches
     return told
 
 
@@ -179,9 +175,7 @@ def floor(region: Region) -> CheckpointNumber:
     restore point; a person may go back to any checkpoint that has its offsets.
     """
     waiting = [
-        row.sequence
-        for row in region.checkpoints.values()
-        if row.state in {CheckpointState.OPEN, CheckpointState.COMPLETE}
+        row.sequence for row in region.checkpoints.values() if row.is_open or row.state is CheckpointState.COMPLETE
     ]
     published = region.archive.newest_published(min(waiting, default=region.next_sequence))
     kept = region.archive.oldest_usable()

@@ -16,23 +16,16 @@ from pathlib import PurePath
 from types import NoneType
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import boundaries, coverage, liveness, lost_logs, retention, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
-from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState
+from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, Unserved
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol
 from airflow_kcr.protocol.scopes import Scope
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    GroupId,
-    GroupPartition,
-    MemberId,
-    TopicPartition,
-    few,
-    format_instant,
-)
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, few, format_instant
 
 V = TypeVar("V")
 
@@ -105,7 +98,7 @@ def _written(value: object) -> object:
             return format_instant(value)
         case timedelta():
             return int(value.total_seconds())
-        case MemberId() | Scope() | PurePath():
+        case values.MemberId() | Scope() | PurePath():
             return str(value)
         case View():
             return value.to_json()
@@ -136,7 +129,7 @@ def span(time: timedelta) -> str:
     return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count) or "0 s"
 
 
-def last_complete(region: StoredRegion) -> CheckpointNumber | None:
+def last_complete(region: StoredRegion) -> values.CheckpointNumber | None:
     """Return the newest complete current checkpoint; None: there is none."""
     newest = retention.newest_usable(region)
     return None if newest is None else newest.sequence
@@ -152,7 +145,7 @@ class MemberView(View):
         *("incarnation", "version", "state", "alive", "partitions"),
     )
 
-    member: MemberId
+    member: values.MemberId
     incarnation: int
     """0: it was never there."""
 
@@ -160,7 +153,7 @@ class MemberView(View):
     alive: bool
     """Whether it holds a lease."""
 
-    partitions: tuple[TopicPartition, ...]
+    partitions: tuple[values.TopicPartition, ...]
     label: str = ""
     """Host, process and application."""
 
@@ -171,9 +164,9 @@ class MemberView(View):
     """Why it could not start with the spec in force, since it last lived."""
 
     @classmethod
-    def of_all(cls, region: StoredRegion, now: datetime, members: Iterable[MemberId]) -> Iterator[Self]:
+    def of_all(cls, region: StoredRegion, now: datetime, members: Iterable[values.MemberId]) -> Iterator[Self]:
         """Yield members of a region, there or not; claims are looked through once, however many members there are."""
-        owned: defaultdict[MemberId, list[TopicPartition]] = defaultdict(list)
+        owned: defaultdict[values.MemberId, list[values.TopicPartition]] = defaultdict(list)
         for partition, claim in sorted(region.claims.items()):
             if claim.owner is not None:
                 owned[claim.owner].append(partition.topic_partition)
@@ -211,7 +204,7 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
 def _absent(region: StoredRegion) -> Iterator[str]:
     """Yield what the brokers do not have, one sentence for each of what has been said of several partitions."""
     by_text: defaultdict[str, list[str]] = defaultdict(list)
-    for partition, absence in sorted(region.absent.items()):
+    for partition, absence in region.absent().items():
         if region.rules.subscribes(partition.group, partition.topic):
             by_text[lost_logs.absence_text(region, absence)].append(str(partition))
     for text, partitions in by_text.items():
@@ -238,7 +231,7 @@ def _foreign_consumers(region: StoredRegion, taken: frozenset[GroupPartition]) -
     )
 
 
-def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> State:
+def _member_state(region: StoredRegion, now: datetime, member: values.MemberId) -> State:
     """Return where a member stands, as far as the store can tell: what it holds for is known to itself alone."""
     row = region.members.get(member)
     if row is None or not region.is_live(member, now):
@@ -247,7 +240,7 @@ def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> Stat
         return State.JOINING
     if row.acknowledged != region.epoch:
         return State.READY
-    approaching = region.checkpoint is not None and region.checkpoint.phase is CheckpointPhase.APPROACHING
+    approaching = region.checkpoint is not None and region.checkpoint.state is CheckpointState.APPROACHING
     may_begin = region.state is RegionState.RUNNING and (region.desired_state is DesiredState.RUNNING or approaching)
     return State.PROCESSING if may_begin else State.HOLDING
 
@@ -312,7 +305,7 @@ class GroupView(View):
 
     shown = AnswerColumns["GroupView"]("group_id", "protocol", "assignor", "members")
 
-    group_id: GroupId
+    group_id: values.GroupId
     protocol: GroupProtocol | None = None
     """Who decides which member owns which partition; None: the spec has no such group any more, but members live."""
 
@@ -352,7 +345,7 @@ class RegionView(RegionSummary):
     unowned: tuple[tuple[GroupPartition, datetime], ...] = ()
     """Partitions that the brokers have and no member owns, each with since when."""
 
-    absent: tuple[tuple[GroupPartition, Absence], ...] = ()
+    absent: tuple[tuple[GroupPartition, Unserved], ...] = ()
     """Partitions that the brokers do not have any more."""
 
     foreign_consumers: tuple[ForeignConsumer, ...] = ()
@@ -375,7 +368,7 @@ class RegionView(RegionSummary):
             restore_point=region.restore_sequence,
             groups=_by_group(region, now),
             unowned=tuple(coverage.unowned(region).items()),
-            absent=tuple(sorted(region.absent.items())),
+            absent=tuple(region.absent().items()),
             foreign_consumers=region.foreign_consumers,
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
             note="; ".join(_notes(region, now)),
@@ -385,7 +378,7 @@ class RegionView(RegionSummary):
 def _by_group(region: StoredRegion, now: datetime) -> tuple[GroupView, ...]:
     """Return every group with its members: those of the spec, and those that live without a place in it."""
     rules = region.rules.groups
-    found: dict[GroupId, list[MemberView]] = {group: [] for group in rules}
+    found: dict[values.GroupId, list[MemberView]] = {group: [] for group in rules}
     shown = sorted({*coverage.expected_members(region), *region.live_members(now)})
     for view in MemberView.of_all(region, now, shown):
         found.setdefault(view.member.group, []).append(view)

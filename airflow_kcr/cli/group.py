@@ -113,15 +113,21 @@ def _described(found: tuple[DescribedGroup, ...]) -> Result:
 
 def _members(one: DescribedGroup) -> Iterator[dict[str, str | None]]:
     """Yield a line for each member, and one for a group without any."""
-    group: dict[str, str | None] = {"group": one.group, "type": one.type, "state": one.state, "assignor": one.assignor}
+    seen = one.seen
+    group: dict[str, str | None] = {
+        "group": seen.group,
+        "type": seen.type,
+        "state": seen.state,
+        "assignor": seen.assignor,
+    }
     for member in one.members:
         yield group | {
             "member": "foreign" if member.member is None else str(member.member),
-            "client_id": member.client_id,
-            "host": member.host,
-            "instance_id": member.instance_id,
-            "partitions": compact(member.partitions),
-            "target": None if member.target is None else compact(member.target),
+            "client_id": member.seen.client_id,
+            "host": member.seen.host.removeprefix("/"),
+            "instance_id": member.seen.instance_id,
+            "partitions": compact(sorted(member.seen.partitions)),
+            "target": None if member.seen.target is None else compact(sorted(member.seen.target)),
         }
     if not one.members:
         yield group | dict.fromkeys(DESCRIBED[len(group) :])

@@ -106,7 +106,7 @@ def lag(name: Name, store: Url, output: Output = None) -> None:
         show(listed(Lag, region.lag(), f"region {name} has no partition yet: none of its topics exists"), output)
 
 
-@app.command(help=verbs.START.__doc__)
+@app.command(help=verbs.START.help)
 @reported
 def start(
     name: Name,
@@ -149,7 +149,7 @@ def _steered_by(verb: Verb) -> Callable[..., None]:
 
 
 for _verb in verbs.STEERING:
-    app.command(_verb.name, help=_verb.__doc__)(reported(_steered_by(_verb)))
+    app.command(_verb.name, help=_verb.help)(reported(_steered_by(_verb)))
 
 
 @app.command()
@@ -194,7 +194,7 @@ def drain(
         show(checkpoint_request(asked), output)
 
 
-@app.command(help=verbs.KILL.__doc__)
+@app.command(help=verbs.KILL.help)
 @reported
 def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
     """Kill a region, and say what that means; its help is the verb's."""

@@ -35,10 +35,10 @@ from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import PREFIX, admin_settings, client_id, member_settings, spark_options, subscription
 from airflow_kcr.ports import Membership, MembershipListener
 from airflow_kcr.protocol.evidence import CheckVerdict
-from airflow_kcr.protocol.region.commands import Reconcile, ReportClusters, StartRegion
+from airflow_kcr.protocol.region.commands import ChangeDesiredState, Reconcile, ReportClusters
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.rows import RegionState, Requester
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName
+from airflow_kcr.protocol.values import DesiredState, GroupId, MemberId, RegionId, RegionName
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.planner import Limits
@@ -308,7 +308,8 @@ def _start(store: RegionStore, run: MemberRun) -> None:
     region, _ = store.read(run.region)
     if region.state is RegionState.STOPPED:
         who = f"members of {', '.join(run.groups)}"
-        store.handle(run.region, StartRegion(requester=Requester(who=who, reason="a member was started")))
+        requester = Requester(who=who, reason="a member was started")
+        store.handle(run.region, ChangeDesiredState(desired_state=DesiredState.RUNNING, requester=requester))
 
 
 def _session(prepared: Prepared, partitions: Mapping[GroupId, int]) -> SparkSession:

@@ -43,7 +43,7 @@ class MemberProgress:
     """Offsets between its positions and the ends; None: not known yet."""
 
     checkpoint: str = ""
-    """Sequence and phase of the open checkpoint, empty without one."""
+    """Sequence and state of the open checkpoint, empty without one."""
 
     counts: Counts = field(default_factory=Counts)
 
@@ -205,7 +205,7 @@ class Watched:
             partitions=len(one.positions),
             records_per_second=self._rate(one.member, one.counts.records),
             lag=sum(one.lag.values()) if known else None,
-            checkpoint="" if one.checkpoint is None else f"{one.checkpoint} {one.checkpoint_phase}",
+            checkpoint="" if one.checkpoint is None else f"{one.checkpoint} {one.checkpoint_state}",
             counts=one.counts,
         )
 

@@ -144,13 +144,10 @@ def _of_named_tuple(cls: type) -> Codec:
 
 def _of_union(hint: object, arguments: tuple[object, ...]) -> Codec:
     alternatives = [a for a in arguments if a is not NoneType]
-    others = [a for a in alternatives if a is not datetime]
     if len(alternatives) == 1:
         inner = codec_of(alternatives[0])
     elif all(hasattr(kind, "kind") for kind in alternatives):
         inner = _of_kinds({cast("Any", kind).kind: codec_of(kind) for kind in alternatives})
-    elif len(others) == 1 and is_dataclass(others[0]):
-        inner = _instant_or(codec_of(cast("Any", others[0])))
     else:
         raise TypeError(f"no codec is declared for {hint}")
     if len(alternatives) == len(arguments):
@@ -169,13 +166,6 @@ def _of_kinds(codecs: Mapping[str, Codec]) -> Codec:
         return codecs[cast("str", document["kind"])].decode({n: v for n, v in document.items() if n != "kind"})
 
     return Codec(encode, decode)
-
-
-def _instant_or(other: Codec) -> Codec:
-    return Codec(
-        lambda value: _written_instant(value) if isinstance(value, datetime) else other.encode(value),
-        lambda document: _instant(document) if isinstance(document, str) else other.decode(document),
-    )
 
 
 def _of_dataclass(cls: type) -> Codec:

@@ -10,20 +10,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.evidence import CheckFindings, Evidence, failed, fine, warning
 from airflow_kcr.protocol.region import coverage, lost_logs, timelines
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import COMMITTED, GroupRules
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    GroupPartition,
-    MemberId,
-    Offset,
-    TopicName,
-    few,
-    format_instant,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, few, format_instant
 
 _WORKING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 
@@ -46,7 +39,7 @@ def topics(evidence: Evidence) -> CheckFindings:
     yield fine(f"{counted}: {', '.join(found)}{_open_ended(rules, found)}")
 
 
-def nothing_to_read(rules: GroupRules, there: Iterable[TopicName]) -> str:
+def nothing_to_read(rules: GroupRules, there: Iterable[values.TopicName]) -> str:
     """Return why a group with a pattern has no topic to read, in words; empty: it has one, or lists its topics."""
     names = sorted(there)
     if rules.pattern is None or any(rules.subscribes(topic) for topic in names):
@@ -60,7 +53,7 @@ def nothing_to_read(rules: GroupRules, there: Iterable[TopicName]) -> str:
     return f"pattern {rules.pattern} matches none of the {len(names)} topics of its cluster"
 
 
-def _open_ended(rules: GroupRules, found: Collection[TopicName]) -> str:
+def _open_ended(rules: GroupRules, found: Collection[values.TopicName]) -> str:
     """Return which topics a pattern matches by their beginning alone: often one that was not meant."""
     pattern = rules.pattern
     longer = [] if pattern is None else [t for t in found if re.fullmatch(pattern, t) is None]
@@ -93,9 +86,9 @@ def claims(evidence: Evidence) -> CheckFindings:
         yield failed(f"{partition} is in the region but not on the cluster{_absence(region, partition)}")
     if region.state in _WORKING or region.state in RESET_STATES:
         yield from _unclaimed(evidence, known, there)
-    for partition in sorted(lost_logs.gone(region) - there):
+    for partition in sorted(region.gone() - there):
         if partition.group == evidence.group and region.rules.subscribes(partition.group, partition.topic):
-            yield warning(f"{partition}: {lost_logs.absence_text(region, region.absent[partition])}")
+            yield warning(f"{partition}: {lost_logs.absence_text(region, region.unserved[partition])}")
     if region.state in _WORKING:
         yield from _disputed(evidence)
     if region.state in _WORKING or region.state in RESET_STATES:
@@ -128,7 +121,7 @@ def _unclaimed(evidence: Evidence, known: set[GroupPartition], there: Collection
 
 
 def _absence(region: Region, partition: GroupPartition) -> str:
-    absence = region.absent.get(partition)
+    absence = region.absent().get(partition)
     return "" if absence is None else f": {lost_logs.absence_text(region, absence)}"
 
 
@@ -156,7 +149,7 @@ def _disputed(evidence: Evidence) -> CheckFindings:
             yield failed(f"{partition} is claimed by {claim.owner}, Kafka has assigned it to {names[0]}")
 
 
-def _had_owner(before: Region, partition: GroupPartition, owner: MemberId | None) -> bool:
+def _had_owner(before: Region, partition: GroupPartition, owner: values.MemberId | None) -> bool:
     claim = before.claims.get(partition)
     return claim is not None and claim.owner == owner
 
@@ -225,7 +218,7 @@ def _foreign_commits(evidence: Evidence) -> CheckFindings:
 
 
 def is_strange_commit(
-    before: Region, now: Region, partition: GroupPartition, held: Offset | None, noted: CheckpointNumber | None
+    before: Region, now: Region, partition: GroupPartition, held: Offset | None, noted: values.CheckpointNumber | None
 ) -> bool:
     """Whether a committed offset that was read between two reads of the region is another's by both of them.
 
@@ -237,7 +230,7 @@ def is_strange_commit(
 
 
 def strange_commit(
-    region: Region, partition: GroupPartition, held: Offset | None, noted: CheckpointNumber | None
+    region: Region, partition: GroupPartition, held: Offset | None, noted: values.CheckpointNumber | None
 ) -> str:
     """Return why what Kafka holds for a partition is not what the region committed; empty: it is, or is not known.
 

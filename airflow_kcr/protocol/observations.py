@@ -6,9 +6,9 @@ Bounds of logs, look-ups by time, and groups with the **foreign consumers** in t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicId, TopicPartition
 
@@ -39,25 +39,19 @@ class TimeAnswer:
     """That record's own timestamp; later records may be older. None if no record was found."""
 
 
-class TimeIndex(Protocol):
-    """Answers of the brokers to time look-ups that were made before the rules ran."""
-
-    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
-        """Return the answer for one partition; raises KeyError where that look-up was never made."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogView:
     """What reset targets and start positions are resolved against, all read at one moment."""
 
     bounds: Mapping[GroupPartition, LogBounds]
-    committed: Mapping[GroupPartition, Offset]
-    """Kafka's committed offsets; a partition without one is absent."""
-
-    times: TimeIndex
     read_at: datetime
     """The store's clock when the log was read; durations count back from here."""
+
+    answers: Mapping[GroupPartition, TimeAnswer] = field(default_factory=dict)
+    """What the brokers answered about the one instant that `time_needed` names."""
+
+    committed: Mapping[GroupPartition, Offset] = field(default_factory=dict)
+    """Kafka's committed offsets; a partition without one is absent."""
 
 
 # -- groups, as their coordinator describes them -------------------------------------------------------------------

@@ -208,17 +208,6 @@ class SeekEntry:
     recreated: TopicId = TopicId("")
     """The topic that was recreated and that `offset` is of, while `current` is of the one before; empty: it is one."""
 
-    def coming_from(self, current: Offset | None) -> SeekEntry:
-        """Return the entry with where the partition was when the reset began."""
-        # Written out: a reset does this for each of its partitions, and `replace` takes twice as long.
-        return SeekEntry(
-            offset=self.offset,
-            source=self.source,
-            current=current,
-            clamped_from=self.clamped_from,
-            recreated=self.recreated,
-        )
-
 
 class SeekMap(PartitionMap[SeekEntry]):
     """Immutable map from partition to its seek entry, in the order of the partitions."""

@@ -147,9 +147,9 @@ class StartPosition:
         Raises:
             KeyError: `log` was read without this partition, or without the look-up.
         """
-        bounds, instant = log.bounds[partition], self.time_needed(log.read_at)
-        if instant is not None:
-            return at_time(partition, instant, log, SeekSource.START_POSITION)
+        bounds = log.bounds[partition]
+        if self.time_needed(log.read_at) is not None:
+            return at_time(partition, log, SeekSource.START_POSITION)
         offset = bounds.end if self == LATEST else bounds.start
         if self == COMMITTED:
             offset = log.committed.get(partition, offset)
@@ -204,8 +204,8 @@ def at_offset(asked: int, bounds: LogBounds, source: SeekSource) -> SeekEntry:
     return SeekEntry(offset=offset, source=source, clamped_from=None if offset == asked else asked)
 
 
-def at_time(partition: GroupPartition, instant: datetime, log: LogView, source: SeekSource) -> SeekEntry:
-    """Return the entry for the first record at or after `instant`, or for the end if there is none.
+def at_time(partition: GroupPartition, log: LogView, source: SeekSource) -> SeekEntry:
+    """Return the entry for the first record at or after the instant that was looked up, or else for the end.
 
     The answer is clamped like any offset: log start and time index are two reads, and retention may act between them.
 
@@ -213,7 +213,7 @@ def at_time(partition: GroupPartition, instant: datetime, log: LogView, source: 
         KeyError: the log view has no bounds, or no such look-up, for this partition; its reader knew what was needed.
     """
     bounds = log.bounds[partition]
-    answer = log.times.first_at_or_after(partition, instant)
+    answer = log.answers[partition]
     return at_offset(bounds.end if answer.offset is None else answer.offset, bounds, source)
 
 

@@ -20,9 +20,9 @@ from typing import ClassVar
 
 from airflow_kcr.errors import ProtocolError
 from airflow_kcr.protocol.documents import FullDocument
-from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekMap, SeekSource, filled
+from airflow_kcr.protocol.offsets import SeekEntry, SeekMap, SeekSource, filled
 from airflow_kcr.protocol.scopes import Scope
-from airflow_kcr.protocol.targets import Needs, Situation, Target
+from airflow_kcr.protocol.targets import Situation, Target
 from airflow_kcr.protocol.values import GroupPartition, Offset
 
 
@@ -54,7 +54,7 @@ class PlanLine(FullDocument):
     @property
     def entry(self) -> SeekEntry:
         """Its entry in the seek map."""
-        return SeekEntry(offset=self.target, source=self.source, clamped_from=self.asked)
+        return SeekEntry(offset=self.target, source=self.source, current=self.current, clamped_from=self.asked)
 
     @property
     def clamped(self) -> bool:
@@ -99,34 +99,15 @@ class PlanLine(FullDocument):
         return f"{self.partition} would resume at {self.target}, its log has {self.log_start} to {self.log_end}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
-    """What a target came to."""
+def resolve(target: Target, scope: Scope, situation: Situation) -> tuple[PlanLine, ...]:
+    """Return where every partition of the region resumes if `target` is applied to `scope`, in their order.
 
-    lines: tuple[PlanLine, ...]
-    """One for every partition of the region, in their order."""
-
-    ignored: tuple[GroupPartition, ...] = ()
-    """Partitions in scope that the checkpoint has and the region no longer does."""
-
-    @property
-    def unreachable(self) -> tuple[PlanLine, ...]:
-        """Stored offsets in scope that the logs do not have: refuse, the seek map as it is would be out of range."""
-        return tuple(line for line in self.lines if line.unreachable)
-
-    @property
-    def seek(self) -> SeekMap:
-        """The seek map: total but for entries that a partition's first owner writes."""
-        return SeekMap({line.partition: line.entry for line in self.lines})
-
-
-def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
-    """Return where every partition of the region resumes if `target` is applied to `scope`.
+    An entry without an offset is one that the partition's first owner writes.
 
     Args:
         target: where to.
         scope: which partitions; the others keep their position.
-        situation: what `target.needs` has been read into.
+        situation: what the target needs has been read into.
 
     Raises:
         InvalidTarget: the scope, or an entry of the file, matches nothing in the region or is out of scope; the
@@ -136,7 +117,7 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
     """
     chosen = scope.select(situation.partitions)
     target.time_needed(situation.log.read_at)
-    if Needs.CHECKPOINT in target.needs and situation.checkpoint is None:
+    if target.needs_checkpoint and situation.checkpoint is None:
         raise ProtocolError(f"{target} can't be resolved without the offsets of its checkpoint")
     target.require_fit(situation.partitions, scope)
     aimed: dict[GroupPartition, SeekEntry] = {}
@@ -148,9 +129,12 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
         if entry is not None:
             aimed[partition] = entry
     seek = filled(SeekMap(aimed), initial=situation.initial, partitions=situation.partitions)
-    lines = tuple(_line(target, p, e, situation, in_scope=p in chosen) for p, e in seek.items())
-    checkpoint = situation.checkpoint if situation.checkpoint is not None else EMPTY
-    return Resolution(lines=lines, ignored=tuple(p for p in checkpoint if p in scope and p not in seek))
+    return tuple(_line(target, p, e, situation, in_scope=p in chosen) for p, e in seek.items())
+
+
+def ignored(scope: Scope, situation: Situation) -> tuple[GroupPartition, ...]:
+    """Return the partitions in scope that the target checkpoint has and the region no longer does."""
+    return tuple(p for p in situation.checkpoint or () if p in scope and p not in situation.partitions)
 
 
 def _line(

@@ -8,14 +8,14 @@ the list from which the command line, the form in Airflow and docs/reference/tar
 
 - A target is its text, `to-offset 120`, wherever it is written down.
 - Nothing is symbolic or local: instants have a zone, offsets are numbers >= 0.
-- `needs` says what must have been read before a target can be resolved. `to-current` is the only one that depends on
-  nothing but the checkpoint. Stored offsets need the log too, not to be found but to know that they can still be read.
+- `needs_logs`, `needs_time` and `needs_checkpoint` say what must have been read before a target can be resolved.
+  `to-current` is the only one that depends on nothing but the checkpoint. Stored offsets need the log too, not to be
+  found but to know that they can still be read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Flag
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from airflow_kcr.errors import ConfigurationError, InvalidTarget
@@ -30,22 +30,6 @@ if TYPE_CHECKING:
 
     from airflow_kcr.protocol.observations import LogView
     from airflow_kcr.protocol.scopes import Scope
-
-
-class Needs(Flag):
-    """What has to be read before a target can be resolved."""
-
-    NOTHING = 0
-    """The positions of the checkpoint are enough."""
-
-    LOG_BOUNDS = 1
-    """Log start and end of every partition in scope."""
-
-    TIME_INDEX = 2
-    """The offset at one instant, see `Target.time_needed`."""
-
-    CHECKPOINT = 4
-    """The offsets of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +80,15 @@ class Target:
     wanted: ClassVar[str] = "no value"
     """What its value has to be, in words."""
 
-    needs: ClassVar[Needs] = Needs.LOG_BOUNDS
+    needs_logs: ClassVar[bool] = True
+    """Whether log start and end of every partition in scope have to be read first."""
+
+    needs_time: ClassVar[bool] = False
+    """Whether the offset at one instant has to be looked up first, see `time_needed`."""
+
+    needs_checkpoint: ClassVar[bool] = False
+    """Whether the offsets of a checkpoint have to be read first."""
+
     is_stored: ClassVar[bool] = False
     """Whether its places are promises about what was processed, which are never clamped."""
 
@@ -187,8 +179,7 @@ class _OfCheckpoint(Target):
 
     __slots__ = ()
 
-    needs = Needs.CHECKPOINT | Needs.LOG_BOUNDS
-    is_stored = takes_in_later = True
+    needs_checkpoint = is_stored = takes_in_later = True
 
     def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
         checkpoint = situation.checkpoint or EMPTY
@@ -265,7 +256,7 @@ class ToCurrent(Target):
 
     option = "to-current"
     help = "The present positions: nothing moves."
-    needs = Needs.NOTHING
+    needs_logs = False
     is_stored = True
 
     def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
@@ -305,11 +296,10 @@ class _ByTime(Target):
 
     __slots__ = ()
 
-    needs = Needs.TIME_INDEX | Needs.LOG_BOUNDS
+    needs_time = True
 
     def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
-        instant = self.time_needed(situation.log.read_at)
-        return None if instant is None else at_time(partition, instant, situation.log, SeekSource.EXPLICIT)
+        return at_time(partition, situation.log, SeekSource.EXPLICIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

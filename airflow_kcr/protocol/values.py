@@ -24,6 +24,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, NewType, TypeVar
 
 from airflow_kcr.errors import ConfigurationError, InvalidIdentifier, NumberOutOfRange
@@ -95,6 +96,14 @@ MAX_NUMBER: Final = 2**63 - 1
 
 _REGION = re.compile(r"[a-z0-9_-]{1,100}")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class DesiredState(StrEnum):
+    """What was asked of a region; a reset or start ends in it, so it survives a crash. A task may wait for it."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
 
 
 class TopicPartition(NamedTuple):

@@ -26,7 +26,7 @@ from airflow_kcr.protocol.member import messages, state
 from airflow_kcr.protocol.member.state import BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region import commands
-from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
+from airflow_kcr.protocol.region.rows import CheckpointState, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition
 from airflow_kcr.runtime import leases
@@ -321,7 +321,7 @@ class MemberHost:
         checkpoint = None if view is None else view.checkpoint
         self._working.open_checkpoint = None if checkpoint is None else checkpoint.sequence
         is_drained = view is None or view.contributed
-        if checkpoint is not None and checkpoint.phase is CheckpointPhase.DRAINING and not is_drained:
+        if checkpoint is not None and checkpoint.state is CheckpointState.DRAINING and not is_drained:
             self._metrics.drain_seen(checkpoint.sequence, self._clock())
 
     def _is_over(self) -> bool:
@@ -356,13 +356,13 @@ class MemberHost:
         """Hand an effect to its executor; the answer comes later, as an event."""
         working = self._working
         match effect:
-            case messages.Ask(command=commands.Renew() as renewal):
+            case commands.Renew() as renewal:
                 self._leases.ask(self.who.region, renewal)
-            case messages.Ask(command=commands.ReportOutOfRange() as report):
+            case commands.ReportOutOfRange() as report:
                 working.locate(report, self._requests.ask)
-            case messages.Ask(command=commands.ReportPublished() as report):
+            case commands.ReportPublished() as report:
                 working.publish(report, self._requests.ask)
-            case messages.Ask(command=command):
+            case commands.Command() as command:
                 if isinstance(command, commands.RequestReset) and command.cause in _TEACHES:
                     self._learn_from_failure()
                 self._requests.ask(command)

@@ -13,7 +13,7 @@ from typing import Final
 from airflow_kcr.protocol.member.state import MemberMachine, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import timelines
-from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, RegionState
+from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, MemberId, Offset, Timeline
 from airflow_kcr.runtime.leases import Seconds
 
@@ -89,7 +89,7 @@ class Snapshot:
     """None before the region was read."""
 
     checkpoint: CheckpointNumber | None
-    checkpoint_phase: CheckpointPhase | None
+    checkpoint_state: CheckpointState | None
     positions: Mapping[GroupPartition, Offset]
     """The next offset to process of each claimed partition."""
 
@@ -165,7 +165,7 @@ class Metrics:
             timeline=member.memory.timeline,
             region_state=None if view is None else view.state,
             checkpoint=None if checkpoint is None else checkpoint.sequence,
-            checkpoint_phase=None if checkpoint is None else checkpoint.phase,
+            checkpoint_state=None if checkpoint is None else checkpoint.state,
             positions=positions,
             lag=lag,
             counts=self.counts,

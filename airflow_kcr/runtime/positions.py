@@ -6,7 +6,6 @@ Both read the logs first; the protocol's own rules then say which offset that me
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_kcr.errors import UnknownTopics
@@ -43,20 +42,6 @@ def bounds_and_times(
     answers = {} if instant is None else logs.first_at_or_after(dict.fromkeys(bounds, instant))
     grown = [p for p, answer in answers.items() if answer.offset is not None and answer.offset > bounds[p].end]
     return bounds | (logs.bounds(grown) if grown else {}), answers
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The brokers' answers for one instant."""
-
-    instant: datetime | None
-    answers: Mapping[GroupPartition, TimeAnswer]
-
-    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
-        """Return the answer for one partition; raises KeyError where that look-up was never made."""
-        if instant != self.instant:
-            raise KeyError(instant)
-        return self.answers[partition]
 
 
 class Places:
@@ -164,6 +149,6 @@ class Places:
         return LogView(
             bounds=bounds,
             committed={p: row.offset for p, row in held.items()},
-            times=Times(instant, answers),
+            answers=answers,
             read_at=read_at,
         )

@@ -12,10 +12,10 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, TimedOut
-from airflow_kcr.goals import CheckpointExists, Reaching, RegionReaches, WaitingFor
+from airflow_kcr.goals import CheckpointExists, RegionReaches, WaitingFor
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
-from airflow_kcr.protocol.values import CheckpointNumber, checked_instant, format_instant, parse_instant
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, checked_instant, format_instant, parse_instant
 from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, TriggerAnswer
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
 
@@ -294,8 +294,8 @@ class KcrRegionStateSensor(RegionSensor):
             ConfigurationError: there is none of that name.
         """
         try:
-            return RegionReaches(state=Reaching(self.state))
+            return RegionReaches(state=DesiredState(self.state))
         except ValueError as error:
             raise ConfigurationError(
-                f"state is {self.state!r}; a region is waited for until it is {', '.join(Reaching)}"
+                f"state is {self.state!r}; a region is waited for until it is {', '.join(DesiredState)}"
             ) from error

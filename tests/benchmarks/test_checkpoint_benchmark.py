@@ -53,7 +53,7 @@ PAUSE = 0.3
 
 STEPS = (
     ("requested", events.CheckpointRequested),
-    ("drain started", events.DrainBegun),
+    ("opened", events.CheckpointOpened),
     ("first part stored", events.Contributed),
     ("complete", events.CheckpointCompleted),
     ("published", events.CheckpointPublished),

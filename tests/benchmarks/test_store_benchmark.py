@@ -25,7 +25,6 @@ from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
 from airflow_kcr.protocol.region.commands import Contribute, FinishBatch, ReadRegion, Renew, RequestReset, StartBatch
-from airflow_kcr.protocol.region.plans import NoTimes
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING
@@ -215,7 +214,7 @@ def _rewind(driver: Driver) -> PersonReset:
 
 
 def _log(driver: Driver) -> LogView:
-    return LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
+    return LogView(bounds=driver.logs, read_at=driver.clock.now)
 
 
 def _part(driver: Driver) -> Contribute:

@@ -13,7 +13,7 @@ from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import NO_CLUSTER, AssignmentId, ClusterId, EventNumber, GroupId, RegionName, TopicId
 from airflow_kcr.store.regions import RegionStore
 from tests.contract.conftest import Drive
-from tests.support.driver import Driver, group_rules
+from tests.support.driver import START, Driver, group_rules
 from tests.support.judging import halt_of
 from tests.support.stores import Subject
 from tests.support.twin import plain
@@ -176,10 +176,10 @@ def test_back_at_its_cluster_a_halted_region_goes_on_and_where_it_was(drive: Dri
     driver.up()
     claim(driver, EAST)
     claim(driver, WEST)
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     claim(driver, WEST)  # the address still leads there
     halted = driver.held.state
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     claim(driver, EAST)
     driver.finish_reset()
     assert (halted, driver.held.state) == (RegionState.HALTED, RegionState.RUNNING)

@@ -7,13 +7,13 @@ import pytest
 
 from airflow_kcr.errors import RegionBeingDeleted, RegionInState, StoreBusy, UnknownRegion
 from airflow_kcr.ports import SinkPlace
-from airflow_kcr.protocol.region.commands import DeclareRegion, DeleteRegion, KillRegion, StartRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, DeleteRegion, KillRegion
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName
 from airflow_kcr.store.postgres import deletion
 from airflow_kcr.store.postgres.session import Session
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, START, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
 from tests.support.plans import keep_unknown, touched
 from tests.support.scripts import checkpoints_of_ten
@@ -82,7 +82,7 @@ def test_a_deletion_that_was_interrupted_is_told_by_every_verb_and_goes_on(
         assert store.names() == ()
         for verb in (
             lambda: store.read(driver.name),
-            lambda: store.handle(driver.name, StartRegion()),
+            lambda: store.handle(driver.name, START),
             lambda: store.history(driver.name),
             lambda: list(store.batches(driver.name)),
             lambda: store.batches_since(driver.name, CheckpointNumber(0)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region.commands import ReportForeignConsumer, ReportGroups
+from airflow_kcr.protocol.region.commands import ReportGroups
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
 from tests.contract.conftest import Drive
@@ -40,6 +40,5 @@ def test_what_is_told_twice_is_one_event(drive: Drive) -> None:
     driver.up()
     for _ in range(3):
         driver.handle(ReportGroups(seen={GROUP: STRANGERS}))
-        driver.handle(ReportForeignConsumer(text="; ".join(map(str, STRANGERS))))
     assert driver.held.state is RegionState.HALTED
-    assert [sum(e.kind == kind for e in driver.events) for kind in ("ForeignConsumersSeen", "Halted")] == [1, 1]
+    assert [sum(e.kind == kind for e in driver.events) for kind in ("ForeignConsumersChanged", "Halted")] == [1, 1]

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import BatchId, EventNumber, GroupId, Incarnation, MemberId, Offset, Range, RegionName
 from tests.contract.conftest import Drive
-from tests.support.driver import Driver
+from tests.support.driver import START, Driver
 from tests.support.stores import Subject, expire
 
 LEASE = timedelta(seconds=10)
@@ -33,7 +33,7 @@ def request(driver: Driver, batch: str, width: int = 5) -> commands.StartBatch:
 
 def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive) -> None:
     driver = drive()
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.join(driver.member(0))
     subject.clock.advance(8)
     heartbeat = driver.handle(commands.Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
@@ -50,7 +50,7 @@ def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive
 
 def test_a_renewal_says_what_the_member_lacks_and_a_new_incarnation_lacks_nothing(drive: Drive) -> None:
     driver = drive()
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     member = driver.member(0)
     driver.join(member)
     driver.handle(commands.Renew(member=member, incarnation=Incarnation(1), lease=LEASE, lacks="Spark has no executor"))
@@ -107,7 +107,7 @@ def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> No
 
 def test_only_a_registered_member_renews(drive: Drive) -> None:
     driver = drive()
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     with pytest.raises(UnknownMember, match="register it first"):
         driver.handle(commands.Renew(member=MemberId(GroupId("g"), 1), incarnation=Incarnation(1), lease=LEASE))
 
@@ -176,7 +176,7 @@ def test_a_view_is_what_a_member_holds(drive: Drive) -> None:
 
 def test_a_view_is_there_while_others_have_open_entries(drive: Drive) -> None:
     driver = drive()
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.join(driver.member(0))
     driver.join(driver.member(1))
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])

@@ -48,7 +48,7 @@ from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import Statement
 from airflow_kcr.store.regions import RegionStore
 from tests.support.breaking_proxy import Break, BreakingProxy, breaking_proxy
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, PAUSE, START, Driver, group_rules
 from tests.support.plans import statements
 
 pytestmark = pytest.mark.postgres
@@ -578,7 +578,7 @@ def test_the_leases_of_any_regions_are_renewed_by_one_statement(
         driver.store.handle(
             name, commands.DeclareRegion(spec=Spec(text="{}", rules=replace(rules, groups={group.group_id: group})))
         )
-        driver.store.handle(name, commands.StartRegion())
+        driver.store.handle(name, START)
         for index in range(2):
             member = MemberId(group.group_id, index)
             store.decide(name, partial(_registered, member))
@@ -690,7 +690,7 @@ def test_a_waiter_is_told_of_a_change(driver: Driver, store: PostgresTransaction
     counter = driver.held.counter
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait, driver.name, counter, FOR_EVER)
-        driver.handle(commands.PauseRegion())
+        driver.handle(PAUSE)
         assert waiting.result(60) > counter
 
 

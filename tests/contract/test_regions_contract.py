@@ -33,7 +33,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.regions import Rule
 from tests.contract.conftest import Drive
-from tests.support.driver import Driver, group_rules
+from tests.support.driver import PAUSE, START, Driver, group_rules
 from tests.support.stores import Subject
 from tests.support.twin import plain
 
@@ -181,7 +181,7 @@ def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subjec
     calls: list[Callable[[], object]] = [
         lambda: store.read(SEATS),
         lambda: store.handle(SEATS, commands.ReadRegion(member=nobody)),
-        lambda: store.handle(SEATS, commands.StartRegion()),
+        lambda: store.handle(SEATS, START),
         lambda: store.handle(SEATS, commands.DeleteRegion()),
         lambda: store.handle(
             SEATS, commands.Renew(member=nobody, incarnation=Incarnation(1), lease=timedelta(seconds=10))
@@ -256,9 +256,7 @@ class Refusal:
 
 
 REFUSALS = [
-    Refusal(
-        "unknown region", errors.UnknownRegion, lambda d: d.store.handle(RegionName("nowhere"), commands.StartRegion())
-    ),
+    Refusal("unknown region", errors.UnknownRegion, lambda d: d.store.handle(RegionName("nowhere"), START)),
     Refusal(
         "index in use", errors.MemberInUse, lambda d: d.handle(commands.Register(member=d.member(0), token="another"))
     ),
@@ -398,12 +396,12 @@ def test_the_sign_of_a_region_moves_when_the_last_batch_of_a_paused_one_ends(dri
     driver = drive()
     driver.up()
     batch = driver.start_batch(driver.member(0))
-    driver.handle(commands.PauseRegion())
+    driver.handle(PAUSE)
     (before, _) = driver.store.signs([driver.name])[driver.name]
     assert driver.store.signs([driver.name])[driver.name][0] == before
     driver.finish_batch(batch)
     (after, _) = driver.store.signs([driver.name])[driver.name]
     assert (before.running, after.running) == (1, 0)
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.start_batch(driver.member(0))
     assert driver.store.signs([driver.name])[driver.name][0].running == 0

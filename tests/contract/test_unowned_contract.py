@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region.commands import PartitionAdvice, Reconcile, ReportPartitions
 from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.values import GroupPartition, RequestId
@@ -33,13 +34,13 @@ def test_what_has_no_owner_is_kept_with_since_when_until_it_is_claimed(drive: Dr
     fresh = grown(driver)
     assert report(driver) == PartitionAdvice(report_again=True)
     region, now = driver.store.read(driver.name)
-    since = region.unowned[fresh]
+    since = coverage.unowned(region)[fresh]
     assert since <= now
     assert report(driver) == PartitionAdvice(report_again=True)
-    assert driver.held.unowned == {fresh: since}
+    assert coverage.unowned(driver.held) == {fresh: since}
     assert driver.request_checkpoint("n").state is RequestState.QUEUED
     driver.spread()
-    assert driver.held.unowned == {}
+    assert coverage.unowned(driver.held) == {}
     driver.handle(Reconcile())
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
 
@@ -60,13 +61,13 @@ def test_what_the_brokers_lost_is_kept_with_since_when_until_it_is_claimed(drive
     fresh = grown(driver)
     since = driver.store.read(driver.name)[1]
     partition = lost(driver)
-    row = driver.held.absent[partition]
+    row = driver.held.absent()[partition]
     assert row.is_gone
     assert row.since >= since
-    assert list(driver.held.unowned) == [fresh]
+    assert list(coverage.unowned(driver.held)) == [fresh]
     driver.grow(partition, end=1_000)
     driver.spread()
-    assert driver.held.absent == {}
+    assert driver.held.absent() == {}
 
 
 @pytest.mark.postgres

@@ -21,7 +21,7 @@ from airflow_kcr.protocol.rules import ForeignConsumerPolicy, OutOfRangePolicy, 
 from airflow_kcr.protocol.targets import ToCurrent, ToEarliest, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Offset, TopicId
 from tests.contract.conftest import Drive
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, START, Driver, group_rules
 from tests.support.stores import Specs, Subject
 from tests.support.verifying import verify
 
@@ -69,14 +69,14 @@ def restored(driver: Driver, specs: Specs) -> None:
 
 
 def joined_by_another(driver: Driver, specs: Specs) -> None:
-    driver.handle(commands.ReportForeignConsumer(text="consumer c-1 of 10.0.0.1 is in group g"))
+    driver.find_stranger()
 
 
 # -- ways out ----------------------------------------------------------------------------------------------------------
 
 
 def resume(driver: Driver, specs: Specs) -> None:
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
 
 
 def force(driver: Driver, specs: Specs) -> None:
@@ -94,7 +94,7 @@ def skip(driver: Driver, specs: Specs) -> None:
 def change(driver: Driver, specs: Specs, rules: RegionRules) -> None:
     changed = specs.spec(rules, driver.held.spec.revision + 1)
     driver.handle(commands.ChangeSpec(at_once=changed))
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
 
 
 def read_what_is_there(driver: Driver, specs: Specs) -> None:

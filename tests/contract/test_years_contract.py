@@ -16,7 +16,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.commands import ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.region.events import CheckpointsRetired
-from airflow_kcr.protocol.region.plans import checkpoint_number_of_run
+from airflow_kcr.protocol.region.plans import of_run
 from airflow_kcr.protocol.region.retention import RETIRED_AT_ONCE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import Forgotten
@@ -83,7 +83,7 @@ def a_day(driver: Driver) -> None:
     region = Region(driver.name, driver.store)
     region.show()
     region.checkpoints.list(last=10)
-    checkpoint_number_of_run(driver.held, "flights", "now")
+    of_run(driver.held, "flights", "now", has_offsets=False)
 
 
 def rows_of_a_day(url: str, checkpoints: int, *, statistics: Statistics) -> Counter[str]:
@@ -142,7 +142,7 @@ def test_a_run_of_years_ago_still_gets_its_answer_and_an_undone_one_asks_anew(da
     with old_region(database_url, 20_000) as driver:
         request = driver.request_checkpoint("run-77", boundary=boundary_of(driver, 77))
         assert (request.state, request.sequence) == (RequestState.ANSWERED, 77)
-        assert checkpoint_number_of_run(driver.held, "flights", "run-77") == 77
+        assert of_run(driver.held, "flights", "run-77", has_offsets=False) == 77
         archive = driver.held.archive
         with statements() as run:
             again = archive.request(RequestId("run-77"))

@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 
 from airflow_kcr.errors import IllegalEvent, MemberInUse
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.messages import Answered, Event, Refused
+from airflow_kcr.protocol.member.messages import Answered, Effect, Event, Refused
 from airflow_kcr.protocol.member.state import ACTIVE, BatchPhase, MemberMachine, State, Why
 from airflow_kcr.protocol.member.step import TABLE, Kind, step
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.commands import Found, PartitionAdvice
-from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, CheckpointPhase, DesiredState, RegionState
+from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, CheckpointState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
     CheckpointNumber,
+    DesiredState,
     Epoch,
     EventNumber,
     GroupPartition,
@@ -33,7 +34,7 @@ from airflow_kcr.protocol.values import (
     Range,
 )
 from tests.support import answers
-from tests.support.lone_member import MINE, LoneMember, Wanted, checkpoint_view, claims_of, unwrapped, view_of
+from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 from tests.support.scripts import boundary
 
 B1, OTHER = BatchId("b1"), BatchId("another")
@@ -123,7 +124,7 @@ PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
         lambda: seeing(
             LoneMember().processing(),
             replace(
-                view_of(claims_of()), state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointPhase.DRAINING)
+                view_of(claims_of()), state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointState.DRAINING)
             ),
         ),
     ),
@@ -255,7 +256,7 @@ def is_legal(member: MemberMachine, event: Event) -> bool:
     return batch is not None and batch.batch == named(event) and batch.phase in AFTER[what]
 
 
-def check(before: MemberMachine, event: Event, now: float) -> tuple[MemberMachine, tuple[Wanted, ...]] | None:
+def check(before: MemberMachine, event: Event, now: float) -> tuple[MemberMachine, tuple[Effect, ...]] | None:
     """Let an event happen and check what may be said of any step; None: it was refused."""
     copy = replace(before)
     try:
@@ -267,12 +268,12 @@ def check(before: MemberMachine, event: Event, now: float) -> tuple[MemberMachin
     assert before == copy
     assert is_legal(before, event)
     assert after.state is before.state or before.state in ACTIVE
-    wanted = tuple(unwrapped(effects))
+    wanted = effects
     check_effects(before, after, wanted)
     return after, wanted
 
 
-def check_effects(before: MemberMachine, after: MemberMachine, wanted: tuple[Wanted, ...]) -> None:
+def check_effects(before: MemberMachine, after: MemberMachine, wanted: tuple[Effect, ...]) -> None:
     for effect in wanted:
         check_batch_effect(after, effect)
         check_duty(after, effect)
@@ -286,7 +287,7 @@ def check_effects(before: MemberMachine, after: MemberMachine, wanted: tuple[Wan
         assert after.state is before.state
 
 
-def check_batch_effect(after: MemberMachine, effect: Wanted) -> None:
+def check_batch_effect(after: MemberMachine, effect: Effect) -> None:
     """A batch is started only by a processing member, for its own claims, and ended only by who has started it."""
     match effect:
         case commands.StartBatch() as request:
@@ -305,7 +306,7 @@ def check_batch_effect(after: MemberMachine, effect: Wanted) -> None:
             assert after.incarnation == after.batch.incarnation
 
 
-def check_duty(after: MemberMachine, effect: Wanted) -> None:
+def check_duty(after: MemberMachine, effect: Effect) -> None:
     """Nothing is claimed that is not assigned, and nothing is said of a moment while a batch runs."""
     match effect:
         case messages.ClaimAssignment(claim=claim, partitions=partitions):
@@ -371,7 +372,7 @@ def test_a_hint_that_comes_twice_asks_for_nothing_twice(place: str) -> None:
 
 small = st.integers(0, 3)
 states = st.sampled_from(RegionState)
-phases = st.sampled_from([None, *CheckpointPhase])
+phases = st.sampled_from([None, CheckpointState.APPROACHING, CheckpointState.DRAINING])
 subsets = st.frozensets(st.sampled_from(MINE))
 
 

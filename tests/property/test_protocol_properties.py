@@ -26,7 +26,7 @@ from airflow_kcr.protocol.values import (
     Range,
     TopicName,
 )
-from tests.support.driver import Driver
+from tests.support.driver import START, Driver
 from tests.support.judging import judge
 from tests.support.scripts import boundary, running
 
@@ -50,7 +50,7 @@ def contribution(of: OffsetMap) -> rows.Contribution:
 def shared_out(held_by: list[MemberId]) -> Driver:
     """A running region whose partitions are held as told; some of its members may be idle."""
     driver = Driver(partitions=len(held_by), members=len(MEMBERS))
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     for member in driver.all_members():
         driver.join(member)
     for member in driver.all_members():

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import assume, given
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from airflow_kcr.errors import InvalidTarget
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.offsets import OffsetMap, SeekSource, read_offsets, write_offsets
+from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, read_offsets, write_offsets
 from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
@@ -88,17 +86,6 @@ targets: st.SearchStrategy[Target] = st.one_of(
 )
 
 
-@dataclass
-class Times:
-    """Answers any look-up, now and then with nothing found."""
-
-    answers: Mapping[GroupPartition, Offset]
-
-    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
-        assert instant <= NOW
-        return TimeAnswer(offset=self.answers.get(partition))
-
-
 @st.composite
 def situations(draw: st.DrawFn) -> Situation:
     begins, widths = draw(st.lists(small, min_size=8, max_size=8)), draw(st.lists(small, min_size=8, max_size=8))
@@ -107,11 +94,13 @@ def situations(draw: st.DrawFn) -> Situation:
         partition: LogBounds(start=begin, end=Offset(begin + width))
         for partition, begin, width in zip(PARTITIONS, begins, widths, strict=True)
     }
+    found = draw(offset_maps)
+    answers = {partition: TimeAnswer(offset=found.get(partition)) for partition in PARTITIONS}
     return Situation(
         partitions=partitions,
         current=draw(offset_maps).restrict(partitions),
         initial=draw(offset_maps).restrict(partitions),
-        log=LogView(bounds=bounds, committed=draw(offset_maps), times=Times(draw(offset_maps)), read_at=NOW),
+        log=LogView(bounds=bounds, committed=draw(offset_maps), answers=answers, read_at=NOW),
         checkpoint=draw(offset_maps),
     )
 
@@ -123,10 +112,11 @@ def test_a_seek_map_is_total_and_out_of_scope_nothing_moves(target: Target, scop
     except InvalidTarget:
         assume(False)
         raise
-    assert found.seek.keys() == set(situation.partitions)
+    seek = SeekMap({line.partition: line.entry for line in found})
+    assert seek.keys() == set(situation.partitions)
     # Open are only those that no member has ever been on.
-    assert all(p not in situation.initial for p in found.seek.open)
-    for partition, entry in found.seek.items():
+    assert all(p not in situation.initial for p in seek.open)
+    for partition, entry in seek.items():
         if partition not in scope and partition in situation.current:
             assert (entry.offset, entry.source) == (situation.current[partition], SeekSource.DRAINED)
         if partition in scope and not isinstance(target, FromFile):
@@ -140,8 +130,8 @@ def test_in_scope_every_entry_is_in_its_log_or_reported(target: Target, scope: S
     except InvalidTarget:
         assume(False)
         raise
-    lost = {u.partition for u in found.unreachable}
-    for line in found.lines:
+    lost = {u.partition for u in found if u.unreachable}
+    for line in found:
         offset = line.entry.offset
         if not line.in_scope or offset is None:
             assert line.partition not in lost
@@ -149,9 +139,9 @@ def test_in_scope_every_entry_is_in_its_log_or_reported(target: Target, scope: S
         assert (offset in situation.log.bounds[line.partition]) is (line.partition not in lost)
         assert line.entry.clamped_from is None or line.entry.clamped_from not in situation.log.bounds[line.partition]
     # Asked for by a file, what is lost is clamped, and marked.
-    asked = OffsetMap({n.partition: n.entry.offset for n in found.lines if n.in_scope and n.entry.offset is not None})
+    asked = OffsetMap({n.partition: n.entry.offset for n in found if n.in_scope and n.entry.offset is not None})
     assume(asked)
-    for line in resolve(FromFile(entries=asked), scope, situation).lines:
+    for line in resolve(FromFile(entries=asked), scope, situation):
         offset = line.entry.offset
         if line.partition in asked:
             assert offset is not None

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import Reconcile, StartRegion
+from airflow_kcr.protocol.region.commands import Reconcile
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules, RetentionRules
 from airflow_kcr.protocol.values import GroupId
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, START, Driver, group_rules
 from tests.support.random_scripts import PARTITIONS, USUAL, VERBS, WAITED_FOR, EveryMinute, Script, Step
 from tests.support.verifying import verify
 
@@ -93,7 +93,7 @@ def test_when_faults_stop_the_region_runs_again(delivery: Delivery, script: list
         runner.run(step)
     driver.processes.clear()
     driver.wait(60)
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.recover()
     for _ in range(20):
         if driver.region.open_checkpoint is not None:

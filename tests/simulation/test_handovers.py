@@ -30,14 +30,14 @@ PAUSE = 4.0
 """Seconds between two ends."""
 
 
-def _phase(region: Region) -> rows.CheckpointPhase | None:
-    return None if region.checkpoint is None else region.checkpoint.phase
+def _phase(region: Region) -> rows.CheckpointState | None:
+    return None if region.checkpoint is None else region.checkpoint.state
 
 
 MOMENTS: dict[str, Callable[[Region], bool]] = {
     "runs": lambda region: region.state is rows.RegionState.RUNNING and region.checkpoint is None,
-    "approaches": lambda region: _phase(region) is rows.CheckpointPhase.APPROACHING,
-    "drains": lambda region: _phase(region) is rows.CheckpointPhase.DRAINING,
+    "approaches": lambda region: _phase(region) is rows.CheckpointState.APPROACHING,
+    "drains": lambda region: _phase(region) is rows.CheckpointState.DRAINING,
     "drains for a person's reset": lambda region: (
         region.checkpoint is not None and region.checkpoint.purpose is rows.CheckpointPurpose.RESET
     ),

@@ -24,13 +24,12 @@ from airflow_kcr.protocol.region.commands import (
     Reconcile,
     ReportReadBack,
     RequestReset,
-    StopRegion,
 )
 from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToOffset
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Offset, Range
 from tests.support import answers
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, STOP, Driver, group_rules
 from tests.support.judging import accepted, causes, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 from tests.support.scripts import all_crash, checkpoints_of_ten, running, started
@@ -82,7 +81,7 @@ def test_114_nothing_is_submitted_after_the_drain() -> None:
 def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() -> None:
     alone = LoneMember().in_batch()
     draining = replace(
-        view_of(claims_of()), state=rows.RegionState.DRAINING, checkpoint=checkpoint_view(rows.CheckpointPhase.DRAINING)
+        view_of(claims_of()), state=rows.RegionState.DRAINING, checkpoint=checkpoint_view(rows.CheckpointState.DRAINING)
     )
     alone.see(replace(draining, counter=EventNumber(11)))
     assert not [
@@ -321,7 +320,7 @@ def test_kafka_15917_a_reset_of_an_empty_group_moves_the_epoch_first_so_that_a_z
     zombie = driver.processes[driver.member(0)]
     caller = driver.caller(zombie.member)
     all_crash(driver)
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     before = driver.region.epoch
     seek = SeekMap(
         {p: SeekEntry(offset=o, source=SeekSource.MERGED) for p, o in driver.region.offsets[checkpoints[0]].items()}

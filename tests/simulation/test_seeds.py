@@ -210,7 +210,6 @@ EXPECTED: tuple[object, ...] = (
             events.SpecChanged,
             events.SpecProposed,
             events.StartFailed,
-            events.Stopped,
             events.StoreRestoredSeen,
         )
     ),

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_kcr.protocol.region.commands import StopRegion
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.consume import Consumers, Task
+from tests.support.driver import STOP
 
 SPEC = """\
 batch: {target: 500ms, min_records: 50, max_records: 200, timeout: 60s}
@@ -88,7 +88,7 @@ class ConsumersInCluster(ABC):
         found = self.found
         found.until(found.live.consumed, "everything consumed", within=180)
         found.live.checkpoint()
-        found.live.store.handle(found.live.name, StopRegion())
+        found.live.store.handle(found.live.name, STOP)
         assert self.answer(task).status is Status.REACHED
         self.until_over(task)
         assert self.ended(task)

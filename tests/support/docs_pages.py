@@ -22,14 +22,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, settings
-from airflow_kcr.protocol import offsets, targets, timeouts
+from airflow_kcr.protocol import offsets, targets, timeouts, values
 from airflow_kcr.protocol.invariants.proof import CHECKS
 from airflow_kcr.protocol.member import messages as member_effects
 from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
 from airflow_kcr.protocol.region import commands, events, rows, waits
-from airflow_kcr.protocol.values import format_duration
+from airflow_kcr.protocol.values import DesiredState, format_duration
 from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.spec.fields import AsText, declared, parts_of
@@ -118,9 +118,9 @@ def _span(value: timedelta) -> str:
 
 
 _SAID: tuple[tuple[StrEnum, str], ...] = (
-    (rows.DesiredState.RUNNING, "Process."),
-    (rows.DesiredState.PAUSED, "Start nothing; keep claims and membership."),
-    (rows.DesiredState.STOPPED, "Checkpoint, publish, commit, then leave."),
+    (DesiredState.RUNNING, "Process."),
+    (DesiredState.PAUSED, "Start nothing; keep claims and membership."),
+    (DesiredState.STOPPED, "Checkpoint, publish, commit, then leave."),
     (rows.HaltReason.FAILURES, "`max_failures` is used up."),
     (rows.HaltReason.OUT_OF_RANGE, "A position is no longer in its log, and the policy is `fail`."),
     (rows.HaltReason.RESTORED, "The store is older than what a member has already acted on."),
@@ -132,7 +132,6 @@ _SAID: tuple[tuple[StrEnum, str], ...] = (
     (rows.RequestState.OPEN, "Its checkpoint is open."),
     (rows.RequestState.ANSWERED, "A complete checkpoint answers it."),
     (rows.RequestState.REFUSED, "Its checkpoint can't be exact, and an inexact one was not allowed."),
-    (rows.CheckpointState.OPEN, "The checkpoint is under way; members contribute."),
     (rows.CheckpointState.COMPLETE, "It has one offset for every frozen partition, and is the restore point."),
     (rows.CheckpointState.PUBLISHED, "The sinks show what belongs to it; downstream may read."),
     (rows.CheckpointState.ABORTED, "The checkpoint was given up; its sequence is burnt."),
@@ -549,7 +548,7 @@ def faults() -> str:
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-states": lambda: values_of(rows, rows.RegionState),
-    "desired-state": lambda: values_of(rows, rows.DesiredState),
+    "desired-state": lambda: values_of(values, DesiredState),
     "halt-reasons": lambda: values_of(rows, rows.HaltReason),
     "liveness-rules": lambda: values_of(waits, waits.Rule),
     "member-states": lambda: values_of(member_state, member_state.State),
@@ -557,7 +556,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "member-table": member_table,
     "batch-phases": lambda: values_of(member_state, member_state.BatchPhase),
     "checkpoint-purposes": lambda: values_of(rows, rows.CheckpointPurpose),
-    "checkpoint-phases": lambda: values_of(rows, rows.CheckpointPhase),
     "request-states": lambda: values_of(rows, rows.RequestState),
     "checkpoint-states": lambda: values_of(rows, rows.CheckpointState),
     "committed": lambda: values_of(rows, rows.Committed),
@@ -572,7 +570,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "commands": lambda: classes(
         commands, (c for c in vars(commands).values() if isinstance(c, type) and c.__base__ is commands.Command)
     ),
-    "member-effects": lambda: classes(member_effects, get_args(member_effects.Effect)),
+    # The first kind of effect is any command, which has a table of its own.
+    "member-effects": lambda: classes(member_effects, get_args(member_effects.Effect)[1:]),
     "errors": error_table,
     "timeouts": timeout_table,
     "derived-times": derived_times,

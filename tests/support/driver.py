@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import commands, rows
 from airflow_kcr.protocol.region.events import Event
@@ -34,6 +34,7 @@ from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
     CheckpointNumber,
+    DesiredState,
     Epoch,
     EventNumber,
     GroupId,
@@ -59,6 +60,10 @@ A = TypeVar("A")
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 GROUP = GroupId("g")
 TOPIC = TopicName("t")
+
+START = commands.ChangeDesiredState(desired_state=DesiredState.RUNNING)
+PAUSE = commands.ChangeDesiredState(desired_state=DesiredState.PAUSED)
+STOP = commands.ChangeDesiredState(desired_state=DesiredState.STOPPED)
 
 
 def group_rules(
@@ -220,7 +225,7 @@ class Driver:
 
     def up(self) -> None:
         """Start the region with every member, partitions spread evenly, and let it run."""
-        self.store.handle(self.name, commands.StartRegion())
+        self.store.handle(self.name, START)
         for member in self.all_members():
             self.join(member)
         self.spread()
@@ -315,6 +320,12 @@ class Driver:
         for member in sorted(self.processes):
             if self.held.reset is not None:
                 self.acknowledge(member)
+
+    def find_stranger(self) -> None:
+        """Find a foreign consumer in the region's first group: it halts, if its policy is `fail`."""
+        group = min(self.region.rules.groups)
+        stranger = ForeignConsumer(group=group, client_id="stranger", host="host")
+        self.handle(commands.ReportGroups(seen={group: (stranger,)}))
 
     def crash(self, member: MemberId) -> None:
         """Let a process vanish; its lease stays until its time is over, and so does its batch: it starts one if it may.

@@ -26,6 +26,11 @@ def happened(driver: Driver, kind: type[Body]) -> list[Body]:
     return [e.body for e in driver.events if isinstance(e.body, kind)]
 
 
+def stops(driver: Driver) -> list[str]:
+    """Return how the region was stopped, each time: drained or undrained."""
+    return [body.why for body in happened(driver, events.StateChanged) if body.after is RegionState.STOPPED]
+
+
 def causes(driver: Driver) -> list[ResetCause]:
     """Return the cause of every reset, in order; the first one is the region's start."""
     return [body.cause for body in happened(driver, events.ResetBegun)]

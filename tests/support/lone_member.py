@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar, overload
+from typing import TypeVar, overload
 
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.messages import Ask, Effect
+from airflow_kcr.protocol.member.messages import Effect
 from airflow_kcr.protocol.member.state import MemberMachine, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region import rows
-from airflow_kcr.protocol.region.commands import Command, Register
+from airflow_kcr.protocol.region.commands import Register
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
     CheckpointNumber,
+    DesiredState,
     Epoch,
     EventNumber,
     GroupId,
@@ -38,7 +39,6 @@ MINE = tuple(GroupPartition(GroupId("g"), TopicName("t"), n) for n in range(2))
 PROCESS = Register(member=ME, token="t")
 
 Kind = TypeVar("Kind")
-Wanted: TypeAlias = "Effect | Command[object]"
 
 
 def claims_of(
@@ -68,7 +68,7 @@ def view_of(claims: Mapping[GroupPartition, rows.Claim] | None = None, *, incarn
         epoch=Epoch(1),
         timeline=Timeline(1),
         state=rows.RegionState.RUNNING,
-        desired_state=rows.DesiredState.RUNNING,
+        desired_state=DesiredState.RUNNING,
         next_sequence=CheckpointNumber(2),
         spec_revision=1,
         incarnation=Incarnation(incarnation),
@@ -77,24 +77,18 @@ def view_of(claims: Mapping[GroupPartition, rows.Claim] | None = None, *, incarn
     )
 
 
-def checkpoint_view(phase: rows.CheckpointPhase, sequence: int = 2) -> rows.Checkpoint:
+def checkpoint_view(state: rows.CheckpointState, sequence: int = 2) -> rows.Checkpoint:
     """Return an open checkpoint that this member's first incarnation is among the participants of."""
     return rows.Checkpoint(
         sequence=CheckpointNumber(sequence),
         timeline=Timeline(1),
         epoch=Epoch(1),
-        state=rows.CheckpointState.OPEN,
+        state=state,
         purpose=rows.CheckpointPurpose.REQUEST,
         request_id=RequestId("n"),
         participants={ME: Incarnation(1)},
         opened_at=BEGINNING,
-        phase=phase,
     )
-
-
-def unwrapped(effects: Iterable[Effect]) -> list[Wanted]:
-    """Return effects, with what the store is asked as the command itself."""
-    return [e.command if isinstance(e, Ask) else e for e in effects]
 
 
 @dataclass(slots=True)
@@ -103,8 +97,8 @@ class LoneMember:
 
     member: MemberMachine = field(default_factory=lambda: MemberMachine(process=PROCESS, timeouts=Timeouts()))
     now: float = 0.0
-    last: tuple[Wanted, ...] = ()
-    all: list[Wanted] = field(default_factory=list)
+    last: tuple[Effect, ...] = ()
+    all: list[Effect] = field(default_factory=list)
 
     @property
     def state(self) -> State:
@@ -117,19 +111,19 @@ class LoneMember:
         assert self.member.view is not None
         return self.member.view
 
-    def feed(self, *happened: messages.Event) -> tuple[Wanted, ...]:
+    def feed(self, *happened: messages.Event) -> tuple[Effect, ...]:
         """Let these events happen now, and return what is wanted after them."""
-        wanted: list[Wanted] = []
+        wanted: list[Effect] = []
         for event in happened:
             self.member, effects = step(self.member, event, self.now)
-            wanted.extend(unwrapped(effects))
+            wanted.extend(effects)
         self.last = tuple(wanted)
         self.all.extend(wanted)
         return self.last
 
-    def wait(self, seconds: float, *, renewing: bool = True) -> tuple[Wanted, ...]:
+    def wait(self, seconds: float, *, renewing: bool = True) -> tuple[Effect, ...]:
         """Let time pass in steps of a second, the lease being renewed; return all that was wanted meanwhile."""
-        wanted: list[Wanted] = []
+        wanted: list[Effect] = []
         while seconds > 0:
             self.now += min(1.0, seconds)
             seconds -= 1.0

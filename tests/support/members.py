@@ -41,6 +41,7 @@ from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, RegionName, RequestId
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
+from tests.support.driver import START
 from tests.support.kafka import Kafka
 from tests.support.member_accounts import Account, judged
 from tests.support.plain_engine import Written, read_output
@@ -381,7 +382,7 @@ def live(
     store.handle(region, commands.DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
     if declared is not None:
         declared(region)
-    store.handle(region, commands.StartRegion())
+    store.handle(region, START)
     one = Live(
         kafka=kafka, store=store, url=url, name=region, group=group_id, topic=topic, folder=folder, hosting=hosting
     )
@@ -433,7 +434,7 @@ def named(kafka: Kafka, url: str, spec: RegionSpec, folder: Path) -> Iterator[Li
     (topic,) = group.topics
     store, name = connect(store_url(url)), RegionName(spec.region)
     store.handle(name, commands.DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
-    store.handle(name, commands.StartRegion())
+    store.handle(name, START)
     one = Live(kafka=kafka, store=store, url=url, name=name, group=group.group_id, topic=topic, folder=folder)
     try:
         yield one

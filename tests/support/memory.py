@@ -19,7 +19,7 @@ from airflow_kcr.protocol.offsets import SeekMap
 from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
-from airflow_kcr.protocol.region.rows import Batch, DesiredState, Lease, Outcome, RegionState
+from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
     BatchesProven,
     CheckpointsUndone,
@@ -31,6 +31,7 @@ from airflow_kcr.protocol.region.state import (
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
+    DesiredState,
     Epoch,
     EventNumber,
     GroupId,

@@ -11,7 +11,7 @@ from airflow_kcr.errors import ConfigurationError, ProtocolError, RefusedError
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands
-from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, DesiredState, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
@@ -27,6 +27,7 @@ from airflow_kcr.protocol.targets import (
 )
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
+    DesiredState,
     Epoch,
     GroupPartition,
     MemberId,
@@ -35,7 +36,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
     TopicName,
 )
-from tests.support.driver import GROUP, Driver, Process, group_rules
+from tests.support.driver import GROUP, PAUSE, START, STOP, Driver, Process, group_rules
 
 Step = tuple[str, int, int, int]
 """A verb, and three small numbers that it reads as it needs them."""
@@ -89,13 +90,13 @@ class Script:
     # -- verbs ---------------------------------------------------------------------------------------------------
 
     def do_start(self, a: int, b: int, c: int) -> None:
-        self.driver.handle(commands.StartRegion())
+        self.driver.handle(START)
 
     def do_pause(self, a: int, b: int, c: int) -> None:
-        self.driver.handle(commands.PauseRegion())
+        self.driver.handle(PAUSE)
 
     def do_stop(self, a: int, b: int, c: int) -> None:
-        self.driver.handle(commands.StopRegion())
+        self.driver.handle(STOP)
 
     def do_kill(self, a: int, b: int, c: int) -> None:
         self.driver.handle(commands.KillRegion())
@@ -103,7 +104,7 @@ class Script:
     def do_up(self, a: int, b: int, c: int) -> None:
         """Everything that a healthy application would do by itself."""
         if self.driver.region.state in {RegionState.STOPPED, RegionState.HALTED}:
-            self.driver.handle(commands.StartRegion())
+            self.driver.handle(START)
         for member in self.driver.all_members():
             if member not in self.driver.processes:
                 with suppress(*REFUSALS):

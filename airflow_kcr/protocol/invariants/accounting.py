@@ -30,7 +30,6 @@ class Accounted(Invariant):
     """
 
     invariant: ClassVar[str] = "R8"
-    sees_batches: ClassVar[bool] = True
     standing: dict[GroupPartition, list[Range]] = field(default_factory=dict)
     """What was started of its present topic, joined, and not rewound since."""
 

@@ -31,7 +31,6 @@ class Fenced(Invariant):
     """
 
     invariant: ClassVar[str] = "R6"
-    sees_batches: ClassVar[bool] = True
 
     def begin(self, moment: Moment, batch: Batch) -> None:
         """See `Invariant`."""
@@ -80,14 +79,13 @@ class Fenced(Invariant):
 class Still(Invariant):
     """R9 (V) nothing is started between a drain's completion and the resume.
 
-    No batch begins from a checkpoint's `DrainBegun` until the region runs again, nor between the completion of the
+    No batch begins from a checkpoint's drain until the region runs again, nor between the completion of the
     checkpoint of a person's reset and that reset; more generally, none begins while the region's state is not RUNNING.
 
     It can't see what a pipeline does beside its batch.
     """
 
     invariant: ClassVar[str] = "R9"
-    sees_batches: ClassVar[bool] = True
     why: str = ""
     """Why nothing may begin; empty: it may."""
 
@@ -96,8 +94,8 @@ class Still(Invariant):
     def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
         match event.body:
-            case events.DrainBegun(sequence=sequence):
-                self._hold(event.number, f"checkpoint {sequence} drains")
+            case events.StateChanged(after=RegionState.DRAINING, why=why):
+                self._hold(event.number, why)
             case events.CheckpointCompleted(sequence=sequence):
                 self._hold(
                     event.number, f"checkpoint {sequence} is complete and what asked for it has not taken effect"
@@ -144,7 +142,6 @@ class Increasing(Invariant):
     """
 
     invariant: ClassVar[str] = "R11"
-    sees_batches: ClassVar[bool] = True
     since: values.EventNumber = values.EventNumber(0)
     """Which event had the highest numbers so far."""
 
@@ -228,7 +225,6 @@ class Resumed(Invariant):
     """
 
     invariant: ClassVar[str] = "R5"
-    sees_batches: ClassVar[bool] = True
     expected: dict[GroupPartition, ResumePlace] = field(default_factory=dict)
     known: set[GroupPartition] = field(default_factory=set)
     """Partitions that have had a resume point, or started without one, which is reported once."""
@@ -336,7 +332,6 @@ class RequestsEnd(Invariant):
     """
 
     invariant: ClassVar[str] = "R7"
-    sees_batches: ClassVar[bool] = True
     automatic: list[Automatic] = field(default_factory=list)
     checkpoints: dict[values.RequestId, values.EventNumber] = field(default_factory=dict)
     """When the checkpoint of a person's reset was complete that neither has started nor failed."""
@@ -394,7 +389,7 @@ class RequestsEnd(Invariant):
                     self.automatic.append(Automatic(number, body.epoch, detail, None))
             case events.ResetBegun(epoch=epoch) | events.Killed(epoch=epoch):
                 self._followed(number, epoch)
-            case events.Halted() | events.Stopped():
+            case events.Halted() | events.StateChanged(after=RegionState.STOPPED):
                 self._followed(number, None)
         self._cause(event)
 

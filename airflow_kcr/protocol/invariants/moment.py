@@ -175,26 +175,10 @@ class Moment:
     def take(self, event: events.Event) -> None:
         """Go on to the moment after an event, taken as it is: what contradicts itself is for the checks to find."""
         self.number, self.timeline = event.number, event.timeline
-        body = event.body
-        match body:
-            case events.ResetBegun() | events.SeekWritten() | events.ResetDone():
-                self._reset(event.number, body)
-            case events.MemberRegistered() | events.MemberLeft() | events.Claimed():
-                self._member(event.number, body)
-            case (
-                events.PersonResetAccepted()
-                | events.PersonResetFailed()
-                | events.CheckpointRequested()
-                | events.CheckpointRequestEnded()
-            ):
-                self._person(event.number, body)
-            case events.Killed(epoch=epoch):
-                self.epoch = epoch
-            case events.StoreRestoredSeen():
-                self.epoch = event.epoch
-            case _:
-                self._region(event.number, body)
-                self._checkpoint(event.number, body)
+        if isinstance(event.body, events.StoreRestoredSeen):
+            self.epoch = event.epoch
+        for continues in (self._reset, self._member, self._person, self._region, self._checkpoint):
+            continues(event.number, event.body)
 
     def _region(self, number: values.EventNumber, body: events.Body) -> None:
         match body:
@@ -203,17 +187,17 @@ class Moment:
             case events.StateChanged(after=after):
                 if after is not self.state:
                     self.state, self.state_since = after, number
+                if after is RegionState.STOPPED:
+                    self._without_owner(number, frozenset())
             case events.Skipped(offsets=offsets):
                 for partition, offset in offsets.items():
                     self.skips[partition] = sorted({*self.skips.get(partition, ()), offset})
             case events.PartitionsUnowned(partitions=partitions):
                 self._without_owner(number, frozenset(partitions))
-            case events.Stopped():
-                self._without_owner(number, frozenset())
+            case events.Killed(epoch=epoch):
+                self.epoch = epoch
 
-    def _member(
-        self, number: values.EventNumber, body: events.MemberRegistered | events.MemberLeft | events.Claimed
-    ) -> None:
+    def _member(self, number: values.EventNumber, body: events.Body) -> None:
         match body:
             case events.MemberRegistered(member=member, incarnation=incarnation):
                 self.newest[member] = self.present[member] = incarnation
@@ -234,14 +218,7 @@ class Moment:
         if partitions != self.unowned:
             self.unowned, self.unowned_since = partitions, number
 
-    def _person(
-        self,
-        number: values.EventNumber,
-        body: events.PersonResetAccepted
-        | events.PersonResetFailed
-        | events.CheckpointRequested
-        | events.CheckpointRequestEnded,
-    ) -> None:
+    def _person(self, number: values.EventNumber, body: events.Body) -> None:
         match body:
             case events.PersonResetAccepted(request_id=request_id, forced=forced, scope=scope):
                 self.persons[request_id] = Person(number=number, forced=forced, scope=scope)
@@ -254,9 +231,7 @@ class Moment:
                 if request_id in self.persons:
                     self.persons[request_id].checkpoint_ended = number
 
-    def _reset(
-        self, number: values.EventNumber, body: events.ResetBegun | events.SeekWritten | events.ResetDone
-    ) -> None:
+    def _reset(self, number: values.EventNumber, body: events.Body) -> None:
         match body:
             case events.ResetBegun():
                 self._begin(body)
@@ -349,9 +324,6 @@ class Invariant:
 
     invariant: ClassVar[str] = ""
     """Its number in tests/annex/invariants.md."""
-
-    sees_batches: ClassVar[bool] = False
-    """Whether it takes batches."""
 
     first: list[Violation] = field(default_factory=list)
     """The first violations."""

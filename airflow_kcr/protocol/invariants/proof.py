@@ -103,7 +103,7 @@ class Proof:
         """Take what began and ended up to the event after `number`."""
         batch = self._waits
         if batch is not None and batch.started_after <= number:
-            begins, moment = [check.begin for check in self.checks if check.sees_batches], self.moment
+            begins, moment = [check.begin for check in self.checks], self.moment
             while batch is not None and batch.started_after <= number:
                 for begin in begins:
                     begin(moment, batch)
@@ -137,8 +137,7 @@ class Proof:
             return
         flaw = checkpoints.end_flaw(self.moment, batch)
         for check in self.checks:
-            if check.sees_batches:
-                check.end(self.moment, batch, flaw)
+            check.end(self.moment, batch, flaw)
         if flaw:
             self.open[batch.batch], self.doubted[batch.batch] = batch, flaw
         else:
@@ -147,8 +146,7 @@ class Proof:
 
     def _accept(self, batch: Batch, number: EventNumber) -> None:
         for check in self.checks:
-            if check.sees_batches:
-                check.accept(self.moment, batch, number)
+            check.accept(self.moment, batch, number)
 
     def _event(self, event: Event) -> None:
         self.events += 1

@@ -139,7 +139,6 @@ class Tiled(Invariant):
     """
 
     invariant: ClassVar[str] = "R1a"
-    sees_batches: ClassVar[bool] = True
     ways: dict[GroupPartition, Way] = field(default_factory=dict)
 
     def way(self, partition: GroupPartition) -> Way:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from airflow_kcr.protocol.member import state
-from airflow_kcr.protocol.member.messages import Ask, GroupRequest
+from airflow_kcr.protocol.member.messages import GroupRequest
 from airflow_kcr.protocol.member.state import Awaited, Driven, MemberMachine, awaiting
 from airflow_kcr.protocol.region.commands import ReportPartitions
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
@@ -61,7 +61,7 @@ def report(member: MemberMachine, now: float) -> Driven:
     if is_known:
         return member, ()
     inventory = ReportPartitions(member=member.member, incarnation=state.own(member), partitions=found)
-    return awaiting(member, Awaited.REPORT_PARTITIONS), (Ask(command=inventory),)
+    return awaiting(member, Awaited.REPORT_PARTITIONS), (inventory,)
 
 
 def rejoin(member: MemberMachine, now: float) -> Driven:

@@ -12,7 +12,7 @@ from typing import Final
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import discovery, duties, messages, presence, state
-from airflow_kcr.protocol.member.messages import Ask, Effect
+from airflow_kcr.protocol.member.messages import Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
     Awaited,
@@ -27,18 +27,10 @@ from airflow_kcr.protocol.member.state import (
     moved,
 )
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.commands import (
-    Caller,
-    DiscardBatch,
-    FinishBatch,
-    ReportOutOfRange,
-    RequestReset,
-    StartBatch,
-    StoreBoundaryOffsets,
-)
-from airflow_kcr.protocol.region.rows import RESET_STATES, Batch, CheckpointPhase, DesiredState, RegionState, ResetCause
+from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region.rows import RESET_STATES, Batch, CheckpointState, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import replace
+from airflow_kcr.protocol.values import DesiredState, replace
 
 
 def place(member: MemberMachine, now: float) -> Driven:
@@ -58,7 +50,7 @@ def place(member: MemberMachine, now: float) -> Driven:
 
 
 def _processing(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachine:
-    approaching = view.checkpoint is not None and view.checkpoint.phase is CheckpointPhase.APPROACHING
+    approaching = view.checkpoint is not None and view.checkpoint.state is CheckpointState.APPROACHING
     if view.state is RegionState.DRAINING or _is_committing(member, view, now):
         return moved(member, State.HOLDING, Why.DRAINED)
     if view.desired_state is not DesiredState.RUNNING and not approaching:
@@ -138,10 +130,10 @@ def _close(member: MemberMachine, batch: MyBatch, now: float) -> Driven:
         gone = member.terminating or member.refusal is not None
         return (replace(member, batch=None) if gone else member), ()
     if not batch.doomed and batch.incarnation == member.incarnation:
-        finish = FinishBatch(batch=batch.batch, member=member.member, incarnation=batch.incarnation)
-        return state.in_phase(member, batch, BatchPhase.FINISHING, now), (Ask(command=finish),)
-    discard = DiscardBatch(batch=batch.batch, member=member.member, incarnation=member.incarnation)
-    return state.in_phase(member, replace(batch, doomed=True), BatchPhase.DISCARDING, now), (Ask(command=discard),)
+        finish = commands.FinishBatch(batch=batch.batch, member=member.member, incarnation=batch.incarnation)
+        return state.in_phase(member, batch, BatchPhase.FINISHING, now), (finish,)
+    discard = commands.DiscardBatch(batch=batch.batch, member=member.member, incarnation=member.incarnation)
+    return state.in_phase(member, replace(batch, doomed=True), BatchPhase.DISCARDING, now), (discard,)
 
 
 def ask_reset(member: MemberMachine, now: float) -> Driven:
@@ -151,8 +143,8 @@ def ask_reset(member: MemberMachine, now: float) -> Driven:
     cause, detail = member.failure
     epoch = member.batch.epoch if member.batch is not None else member.memory.epoch
     member = replace(member, failure=None, view_is_stale=True)
-    caller = Caller(member=member.member, incarnation=state.own(member), epoch=epoch)
-    return member, (Ask(command=RequestReset(caller=caller, cause=cause, detail=detail)),)
+    caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=epoch)
+    return member, (commands.RequestReset(caller=caller, cause=cause, detail=detail),)
 
 
 def plan(member: MemberMachine, now: float) -> Driven:
@@ -176,13 +168,13 @@ def _planned(member: MemberMachine, now: float) -> Driven:
     member = replace(member, plan=None)
     if plan is None or view is None or member.incarnation is None or not state.has_claimed(member, view):
         return member, ()
-    caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
+    caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
     reports: list[Effect] = []
     if plan.outside:
-        reports.append(Ask(command=ReportOutOfRange(caller=caller, observed=plan.outside)))
+        reports.append(commands.ReportOutOfRange(caller=caller, observed=plan.outside))
     if plan.boundary_offsets and plan.boundary is not None:
         reports.append(
-            Ask(command=StoreBoundaryOffsets(caller=caller, boundary=plan.boundary, found=plan.boundary_offsets))
+            commands.StoreBoundaryOffsets(caller=caller, boundary=plan.boundary, found=plan.boundary_offsets)
         )
     if reports:
         member = replace(member, view_is_stale=True)
@@ -200,7 +192,7 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         phase=BatchPhase.STARTING,
         since=now,
     )
-    start = StartBatch(
+    start = commands.StartBatch(
         batch=plan.batch,
         member=member.member,
         incarnation=state.own(member),
@@ -208,7 +200,7 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         ranges=ranges,
     )
     started = replace(member, batch=batch, read=replace(member.read, was_idle=False), plan_pause=0.0)
-    return started, (*reports, Ask(command=start))
+    return started, (*reports, start)
 
 
 def _next_plan(now: float, pause: float) -> float:

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Final
 
 from airflow_kcr.protocol.member import messages, state
-from airflow_kcr.protocol.member.messages import Ask
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
     Awaited,
@@ -18,18 +17,8 @@ from airflow_kcr.protocol.member.state import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import timelines
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    AnswerEntries,
-    Caller,
-    ClaimPartitions,
-    Contribute,
-    ReportOutOfRange,
-    ReportPublished,
-    ReportReadBack,
-)
-from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointPhase, RegionState
+from airflow_kcr.protocol.region import commands, timelines
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, replace
 
@@ -51,7 +40,7 @@ def claim(member: MemberMachine, now: float) -> Driven:
         # What it reads is held until it has ended: it counts while its claims stand, and the next owner waits for it.
         return member, ()
     waited = 0.0 if member.busy_since is None else now - member.busy_since
-    claim = ClaimPartitions(
+    claim = commands.ClaimPartitions(
         member=member.member,
         incarnation=state.own(member),
         assignment=assignment.assignment,
@@ -94,9 +83,9 @@ def reset(member: MemberMachine, now: float) -> Driven:
         return member, (reset,)
     if member.reset.found is None or Awaited.ACKNOWLEDGE in member.awaited:
         return member, ()
-    caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
-    answer = (Ask(command=AnswerEntries(caller=caller, found=member.reset.found)),) if member.reset.found else ()
-    return awaiting(member, Awaited.ACKNOWLEDGE), (*answer, Ask(command=Acknowledge(caller=caller)))
+    caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
+    answer = (commands.AnswerEntries(caller=caller, found=member.reset.found),) if member.reset.found else ()
+    return awaiting(member, Awaited.ACKNOWLEDGE), (*answer, commands.Acknowledge(caller=caller))
 
 
 def contribute(member: MemberMachine, now: float) -> Driven:
@@ -106,7 +95,7 @@ def contribute(member: MemberMachine, now: float) -> Driven:
     if (
         view is None
         or checkpoint is None
-        or checkpoint.phase is not CheckpointPhase.DRAINING
+        or checkpoint.state is not CheckpointState.DRAINING
         or checkpoint.participants.get(member.member) != member.incarnation
         or view.contributed
     ):
@@ -125,10 +114,10 @@ def contribute(member: MemberMachine, now: float) -> Driven:
     outside = {p: log for p, log in member.contribution.prepared.bounds.items() if _is_outside(member, view, p, log)}
     if outside:
         # No plan will find it out while the region drains, and no checkpoint can hold it.
-        caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
+        caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
         unprepared = replace(state.unprepared(member), view_is_stale=True)
-        return unprepared, (Ask(command=ReportOutOfRange(caller=caller, observed=outside)),)
-    part = Contribute(
+        return unprepared, (commands.ReportOutOfRange(caller=caller, observed=outside),)
+    part = commands.Contribute(
         sequence=checkpoint.sequence,
         member=member.member,
         incarnation=state.own(member),
@@ -137,7 +126,7 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         committed=member.contribution.prepared.committed,
         bounds=member.contribution.prepared.bounds,
     )
-    return awaiting(member, Awaited.CONTRIBUTE), (Ask(command=part),)
+    return awaiting(member, Awaited.CONTRIBUTE), (part,)
 
 
 def _is_outside(member: MemberMachine, view: MemberRegion, partition: GroupPartition, log: LogBounds) -> bool:
@@ -177,13 +166,13 @@ def read_back(member: MemberMachine, now: float) -> Driven:
     member = replace(member, commit=replace(member.commit, answer=None, done=committed.sequence))
     if not committed.offsets or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
-    read_back = ReportReadBack(
+    read_back = commands.ReportReadBack(
         sequence=committed.sequence,
         member=member.member,
         incarnation=member.incarnation,
         offsets=committed.offsets,
     )
-    return member, (Ask(command=read_back),)
+    return member, (read_back,)
 
 
 def publish(member: MemberMachine, now: float) -> Driven:
@@ -195,7 +184,7 @@ def publish(member: MemberMachine, now: float) -> Driven:
         # The view that follows a publication no longer names it; by an old one it would be published twice.
         return member, ()
     return awaiting(member, Awaited.PUBLISH), (
-        Ask(command=ReportPublished(sequence=view.publish[0], member=member.member)),
+        commands.ReportPublished(sequence=view.publish[0], member=member.member),
     )
 
 
@@ -208,7 +197,7 @@ def commit_seek(member: MemberMachine, now: float) -> Driven:
         return member, ()
     member = replace(member, seek_committed=view.epoch)
     resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
-    caller = Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
+    caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
     newest = CheckpointNumber(view.next_sequence - 1)
     seek = messages.CommitSeek(caller=caller, sequence=newest, timeline=view.timeline, offsets=resume)
     return member, (seek,) if resume else ()

@@ -14,23 +14,14 @@ from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
 
 from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
 from airflow_kcr.protocol.region.commands import Caller, ClaimPartitions, Command, Found
 from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import Target
-from airflow_kcr.protocol.values import (
-    AssignmentId,
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupPartition,
-    Offset,
-    Range,
-    Timeline,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset
 
 # Events
 
@@ -98,7 +89,7 @@ class StoreLost:
 class Changed:
     """The region may have changed; a notification may be late, repeated or lost."""
 
-    counter: EventNumber
+    counter: values.EventNumber
     """Of the newest event, as far as the sender knows."""
 
 
@@ -109,7 +100,7 @@ class Assigned:
     Another member may have claimed the partitions in between.
     """
 
-    assignment: AssignmentId
+    assignment: values.AssignmentId
     partitions: frozenset[GroupPartition]
 
 
@@ -127,7 +118,7 @@ class Revoking:
 class CommitAnswered:
     """A commit was awaited and read back."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
     offsets: OffsetMap
     """What Kafka holds now, as read; empty if nothing is known."""
 
@@ -147,8 +138,8 @@ class PartitionsDiscovered:
 class RangesPlanned:
     """The planner's answer: ranges to process next, possibly none, and what it found on the way."""
 
-    batch: BatchId
-    ranges: Mapping[GroupPartition, Range]
+    batch: values.BatchId
+    ranges: Mapping[GroupPartition, values.Range]
     boundary: datetime | None = None
     boundary_offsets: Mapping[GroupPartition, BoundaryOffset] = field(default_factory=dict)
     """Where `boundary` falls in partitions for which the store did not know it yet."""
@@ -161,14 +152,14 @@ class RangesPlanned:
 class BatchFinished:
     """The pipeline returned; its tasks have ended."""
 
-    batch: BatchId
+    batch: values.BatchId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFailed:
     """The pipeline raised; its tasks have ended."""
 
-    batch: BatchId
+    batch: values.BatchId
     why: str
 
 
@@ -176,14 +167,14 @@ class PipelineFailed:
 class BatchQuiesced:
     """A cancelled batch's tasks have all ended."""
 
-    batch: BatchId
+    batch: values.BatchId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinksReset:
     """The sinks' fences are raised, progress is read, and they have rolled back or will skip; open entries answered."""
 
-    epoch: Epoch
+    epoch: values.Epoch
     found: Mapping[GroupPartition, Found]
 
 
@@ -191,10 +182,10 @@ class SinksReset:
 class SinkFailed:
     """A sink could not do its part of a reset."""
 
-    epoch: Epoch
+    epoch: values.Epoch
     why: str
-    fence: Epoch = Epoch(0)
-    timeline: Timeline = Timeline(0)
+    fence: values.Epoch = values.Epoch(0)
+    timeline: values.Timeline = values.Timeline(0)
     """Where it stands, if that is later than what was asked of it: a newer epoch came, or the store was restored."""
 
 
@@ -202,7 +193,7 @@ class SinkFailed:
 class SinksPrepared:
     """What the sinks hold for a checkpoint is durable, and the logs were read for the contribution."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
     bounds: Mapping[GroupPartition, LogBounds]
     committed: OffsetMap
 
@@ -245,16 +236,6 @@ Event: TypeAlias = (
 
 
 # Effects
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """Give the store a command; answered by `Answered` or `Refused`, which are not awaited for some commands.
-
-    What the command reports is done first: for `ReportPublished`, the checkpoint is published through the sinks.
-    """
-
-    command: Command[object]
 
 
 class GroupRequest(StrEnum):
@@ -319,15 +300,15 @@ class RunBatch:
 class Cancel:
     """Cancel the running batch; answered by `BatchQuiesced` when its tasks have ended."""
 
-    batch: BatchId
+    batch: values.BatchId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetSinks:
     """Raise the sinks' fences, then read progress, roll back or skip, and answer the open entries; `SinksReset`."""
 
-    epoch: Epoch
-    timeline: Timeline
+    epoch: values.Epoch
+    timeline: values.Timeline
     """The timeline of that epoch; by the time the sinks are reached the region may be in another."""
 
     resume: OffsetMap
@@ -343,7 +324,7 @@ class ResetSinks:
 class PrepareSinks:
     """Make durable what the sinks hold for a checkpoint, and read the logs; answered by `SinksPrepared`."""
 
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
     partitions: frozenset[GroupPartition]
 
 
@@ -351,9 +332,9 @@ class PrepareSinks:
 class Commit:
     """Commit the restore point's offsets of the member's partitions, then read them; answered by `CommitAnswered`."""
 
-    sequence: CheckpointNumber
-    timeline: Timeline
-    epoch: Epoch
+    sequence: values.CheckpointNumber
+    timeline: values.Timeline
+    epoch: values.Epoch
     offsets: OffsetMap
 
 
@@ -362,10 +343,10 @@ class CommitSeek:
     """Tell Kafka where the member's partitions resumed after a reset, or lag tools lie; no answer is awaited."""
 
     caller: Caller
-    sequence: CheckpointNumber
+    sequence: values.CheckpointNumber
     """The newest that the region has used."""
 
-    timeline: Timeline
+    timeline: values.Timeline
     offsets: OffsetMap
 
 
@@ -377,7 +358,7 @@ class EndProcess:
 
 
 Effect: TypeAlias = (
-    Ask
+    Command[object]
     | GroupRequest
     | ClaimAssignment
     | ReleasePartitions
@@ -390,3 +371,8 @@ Effect: TypeAlias = (
     | CommitSeek
     | EndProcess
 )
+"""What is wanted of the process around; a command is one for the store.
+
+A command is answered by `Answered` or `Refused`, which are not awaited for some commands. What it reports is done
+first: for `ReportPublished`, the checkpoint is published through the sinks.
+"""

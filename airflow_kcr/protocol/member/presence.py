@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from airflow_kcr.protocol.member import messages, state
-from airflow_kcr.protocol.member.messages import Ask, Effect, GroupRequest
+from airflow_kcr.protocol.member.messages import Effect, GroupRequest
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
     Awaited,
@@ -19,7 +19,7 @@ from airflow_kcr.protocol.member.state import (
     moved,
 )
 from airflow_kcr.protocol.region.commands import KeepSlot, Leave, ReadRegion, Reconcile, Renew, ReportLater
-from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointPhase, RegionState
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, replace
 
@@ -45,7 +45,7 @@ def lease(member: MemberMachine, now: float) -> Driven:
             newest=member.memory.newest_event,
             lacks=member.lacks,
         )
-        return awaiting(member, Awaited.RENEW), (Ask(command=renewal),)
+        return awaiting(member, Awaited.RENEW), (renewal,)
     return member, ()
 
 
@@ -66,7 +66,7 @@ def register(member: MemberMachine, now: float) -> Driven:
         return member, ()
     token = f"{member.process.token}/{member.previous}"
     registration = replace(member.process, token=token, previous=member.previous)
-    return awaiting(member, Awaited.REGISTER), (Ask(command=registration),)
+    return awaiting(member, Awaited.REGISTER), (registration,)
 
 
 def read(member: MemberMachine, now: float) -> Driven:
@@ -79,7 +79,7 @@ def read(member: MemberMachine, now: float) -> Driven:
         return member, ()
     counter = EventNumber(0) if member.view is None else member.view.counter
     asked = replace(member, heard=EventNumber(0), read=LastRead(at=now, counter=counter, was_idle=member.batch is None))
-    return awaiting(asked, Awaited.READ), (Ask(command=ReadRegion(member=member.member)),)
+    return awaiting(asked, Awaited.READ), (ReadRegion(member=member.member),)
 
 
 def reconcile(member: MemberMachine, now: float) -> Driven:
@@ -91,9 +91,9 @@ def reconcile(member: MemberMachine, now: float) -> Driven:
     if reached is None and member.reconciled_for is not None:
         member = replace(member, reconciled_for=None)  # a reset may have gone back: it is reached once more
     if reached is not None and member.reconciled_for != reached and member.batch is None:
-        return replace(member, reconciled_for=reached, needs_reconciling=False), (Ask(command=Reconcile()),)
+        return replace(member, reconciled_for=reached, needs_reconciling=False), (Reconcile(),)
     if member.needs_reconciling:
-        return replace(member, needs_reconciling=False), (Ask(command=Reconcile()),)
+        return replace(member, needs_reconciling=False), (Reconcile(),)
     return member, ()
 
 
@@ -101,7 +101,7 @@ def _reached(member: MemberMachine, view: MemberRegion) -> CheckpointNumber | No
     """Return the approaching checkpoint whose boundary the member is at, or the next one where its count is reached."""
     checkpoint = view.checkpoint
     if checkpoint is not None:
-        arrived = checkpoint.phase is CheckpointPhase.APPROACHING and state.is_at_limit(member, view)
+        arrived = checkpoint.state is CheckpointState.APPROACHING and state.is_at_limit(member, view)
         return checkpoint.sequence if arrived else None
     return CheckpointNumber(view.next_sequence) if view.records_left == 0 else None
 
@@ -124,7 +124,7 @@ def report_later(member: MemberMachine, now: float) -> Driven:
     kept = Memory(
         incarnation=memory.incarnation, epoch=memory.epoch, sequence=memory.sequence, timeline=memory.timeline
     )
-    return replace(member, view_is_stale=True, memory=kept), (Ask(command=later),)
+    return replace(member, view_is_stale=True, memory=kept), (later,)
 
 
 def _shows_less(member: MemberMachine) -> bool:
@@ -190,7 +190,7 @@ def terminate(member: MemberMachine, now: float) -> Driven:
     leaving: tuple[Effect, ...] = ()
     if member.incarnation is not None:
         kind = KeepSlot if member.static else Leave
-        leaving = (Ask(command=kind(member=member.member, incarnation=member.incarnation)),)
+        leaving = (kind(member=member.member, incarnation=member.incarnation),)
     return moved(member, State.CLOSED), leaving
 
 
@@ -210,4 +210,4 @@ def leave(member: MemberMachine, now: float) -> Driven:
     if member.incarnation is None:
         return moved(member, State.CLOSED), ()
     leaving = Leave(member=member.member, incarnation=member.incarnation)
-    return moved(member, State.CLOSED), (Ask(command=leaving),)
+    return moved(member, State.CLOSED), (leaving,)

@@ -12,28 +12,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from airflow_kcr.errors import IllegalEvent, KcrError
-from airflow_kcr.protocol import offsets
+from airflow_kcr.protocol import offsets, values
 from airflow_kcr.protocol.member.messages import Assigned, CommitAnswered, Effect, RangesPlanned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.commands import EventMark, Found, Register
 from airflow_kcr.protocol.region.rows import Batch, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import (
-    AssignmentId,
-    BatchId,
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    Range,
-    Timeline,
-    few,
-    replace,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, few, replace
 
 
 class State(StrEnum):
@@ -129,10 +115,10 @@ class BatchPhase(StrEnum):
 class MyBatch:
     """The member's batch."""
 
-    batch: BatchId
-    ranges: Mapping[GroupPartition, Range]
-    epoch: Epoch
-    incarnation: Incarnation
+    batch: values.BatchId
+    ranges: Mapping[GroupPartition, values.Range]
+    epoch: values.Epoch
+    incarnation: values.Incarnation
     phase: BatchPhase
     since: float
     """When it entered its phase."""
@@ -154,8 +140,8 @@ class MyBatch:
 class OwnClaim(NamedTuple):
     """The assignment whose claim was granted, and in which epoch."""
 
-    assignment: AssignmentId
-    epoch: Epoch
+    assignment: values.AssignmentId
+    epoch: values.Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,11 +190,11 @@ class Failure(NamedTuple):
 class Memory:
     """The highest numbers that the member has been or seen: a store that shows lower ones was restored."""
 
-    incarnation: Incarnation = Incarnation(0)
-    epoch: Epoch = Epoch(0)
-    sequence: CheckpointNumber = CheckpointNumber(0)
-    timeline: Timeline = Timeline(0)
-    counter: EventNumber = EventNumber(0)
+    incarnation: values.Incarnation = values.Incarnation(0)
+    epoch: values.Epoch = values.Epoch(0)
+    sequence: values.CheckpointNumber = values.CheckpointNumber(0)
+    timeline: values.Timeline = values.Timeline(0)
+    counter: values.EventNumber = values.EventNumber(0)
     newest_event: EventMark | None = None
     """The newest event that a view has shown: a store that has another one by its number was restored."""
 
@@ -227,7 +213,7 @@ class LastRead:
     """The last time that the region was asked for."""
 
     at: float = 0.0
-    counter: EventNumber = EventNumber(0)
+    counter: values.EventNumber = values.EventNumber(0)
     """Of the view that the member had then: an answer below it comes from a store that was restored."""
 
     was_idle: bool = False
@@ -238,7 +224,7 @@ class LastRead:
 class OwnReset:
     """The member's part of a reset."""
 
-    epoch: Epoch | None = None
+    epoch: values.Epoch | None = None
     """The epoch whose reset is being carried out."""
 
     found: Mapping[GroupPartition, Found] | None = None
@@ -249,13 +235,13 @@ class OwnReset:
 class OwnContribution:
     """The member's part of a checkpoint."""
 
-    sequence: CheckpointNumber | None = None
+    sequence: values.CheckpointNumber | None = None
     """The checkpoint that the sinks prepare for."""
 
     prepared: SinksPrepared | None = None
     """What the contribution to it needs, once they have."""
 
-    stored: CheckpointNumber | None = None
+    stored: values.CheckpointNumber | None = None
     """The checkpoint that was contributed to last."""
 
 
@@ -264,13 +250,13 @@ class OwnCommit:
     """The member's commit of the restore point to Kafka."""
 
     since: float = 0.0
-    assignment: AssignmentId | None = None
+    assignment: values.AssignmentId | None = None
     """The assignment in which it was asked for."""
 
     answer: CommitAnswered | None = None
     """To be reported to the store."""
 
-    done: CheckpointNumber | None = None
+    done: values.CheckpointNumber | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,10 +270,10 @@ class MemberMachine:
     static: bool = True
     state: State = State.JOINING
     why: Why | None = None
-    incarnation: Incarnation | None = None
+    incarnation: values.Incarnation | None = None
     """None while it has no lease."""
 
-    previous: Incarnation | None = None
+    previous: values.Incarnation | None = None
     """The newest incarnation that this process was."""
 
     lease_sent_at: float = 0.0
@@ -296,7 +282,7 @@ class MemberMachine:
     view_is_stale: bool = True
     """Whether something happened since that only a new view tells."""
 
-    heard: EventNumber = EventNumber(0)
+    heard: values.EventNumber = values.EventNumber(0)
     """The counter of the last notification since it last asked for the region."""
 
     read: LastRead = LastRead()
@@ -340,13 +326,13 @@ class MemberMachine:
     """How long it waits so; longer each time in succession."""
 
     reset: OwnReset = OwnReset()
-    seek_committed: Epoch | None = None
+    seek_committed: values.Epoch | None = None
     plan: RangesPlanned | None = None
     """The planner's answer, to be used or dropped."""
 
     contribution: OwnContribution = OwnContribution()
     commit: OwnCommit = OwnCommit()
-    reconciled_for: CheckpointNumber | None = None
+    reconciled_for: values.CheckpointNumber | None = None
     """The approaching checkpoint for which the region was asked to check whether all members are there."""
 
     needs_reconciling: bool = False
@@ -369,7 +355,7 @@ class MemberMachine:
     """Why the store had no place for it."""
 
     @property
-    def member(self) -> MemberId:
+    def member(self) -> values.MemberId:
         """Who it is."""
         return self.process.member
 
@@ -480,7 +466,7 @@ def past_skips(view: MemberRegion | None, partition: GroupPartition, offset: Off
     return offset if view is None else offsets.past_skips(offset, view.skips.get(partition, ()))
 
 
-def own(member: MemberMachine) -> Incarnation:
+def own(member: MemberMachine) -> values.Incarnation:
     """Return the incarnation of a member that holds a lease."""
     if member.incarnation is None:
         raise IllegalEvent(f"{member.member} has no lease; nothing can be asked in its name")

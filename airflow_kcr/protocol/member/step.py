@@ -294,8 +294,8 @@ def _claim_refused(member: MemberMachine, event: messages.Refused[ClaimPartition
     return _stale(refused)
 
 
-def _acknowledged(
-    member: MemberMachine, event: messages.Answered[Acknowledge, MemberRegion], now: float
+def _shown(
+    member: MemberMachine, event: messages.Answered[Acknowledge | ReportPublished, MemberRegion], now: float
 ) -> MemberMachine:
     return _seen(_store_seen(member), event.result, now)
 
@@ -501,12 +501,6 @@ def _engine_slowed(member: MemberMachine, event: messages.EngineSlowed, now: flo
     return replace(member, lacks=event.why)
 
 
-def _published(
-    member: MemberMachine, event: messages.Answered[ReportPublished, MemberRegion], now: float
-) -> MemberMachine:
-    return _seen(member, event.result, now)
-
-
 def _publication_failed(member: MemberMachine, event: messages.Refused[ReportPublished], now: float) -> MemberMachine:
     """It is tried again in its turn."""
     return _stale(member)
@@ -534,11 +528,11 @@ TABLE: Final[Mapping[Kind, Row]] = {
     (messages.Refused, ReadRegion): (Awaited.READ, _read_refused),
     (messages.Answered, ClaimPartitions): (Awaited.CLAIM, _claim_granted),
     (messages.Refused, ClaimPartitions): (Awaited.CLAIM, _claim_refused),
-    (messages.Answered, Acknowledge): (Awaited.ACKNOWLEDGE, _acknowledged),
+    (messages.Answered, Acknowledge): (Awaited.ACKNOWLEDGE, _shown),
     (messages.Refused, Acknowledge): (Awaited.ACKNOWLEDGE, _acknowledgement_refused),
     (messages.Answered, Contribute): (Awaited.CONTRIBUTE, _contributed),
     (messages.Refused, Contribute): (Awaited.CONTRIBUTE, _contribution_refused),
-    (messages.Answered, ReportPublished): (Awaited.PUBLISH, _published),
+    (messages.Answered, ReportPublished): (Awaited.PUBLISH, _shown),
     (messages.Refused, ReportPublished): (Awaited.PUBLISH, _publication_failed),
     (messages.Answered, ReportPartitions): (Awaited.REPORT_PARTITIONS, _partitions_reported),
     (messages.Refused, ReportPartitions): (Awaited.REPORT_PARTITIONS, _partitions_reported),

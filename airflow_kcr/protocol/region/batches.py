@@ -11,19 +11,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import boundaries, rows
 from airflow_kcr.protocol.region.commands import DiscardBatch, FinishBatch, StartBatch
 from airflow_kcr.protocol.region.state import Region, put, without
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    Offset,
-    Range,
-    checked_range,
-    replace,
-)
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, Offset, replace
 
 
 def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, rows.Batch]:
@@ -47,7 +39,7 @@ def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, r
     limit = boundaries.limit(region)
     for partition, range_ in request.ranges.items():
         claim = _require_claim(region, partition, request.member, request.incarnation)
-        _require_range(region, partition, checked_range(range_, partition), claim, limit)
+        _require_range(region, partition, values.checked_range(range_, partition), claim, limit)
         begun[partition] = claim.moved(position=claim.position, started_to=range_.to)
     _require_count(region, request)
     batch = rows.Batch(
@@ -70,7 +62,7 @@ def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, r
     return started, batch
 
 
-def stamp(region: Region) -> CheckpointNumber:
+def stamp(region: Region) -> values.CheckpointNumber:
     """Return the sequence that a batch is stamped with at its start: the open checkpoint's, else the next one."""
     return region.next_sequence if region.open_checkpoint is None else region.open_checkpoint
 
@@ -79,12 +71,14 @@ def _require_processing(region: Region) -> None:
     checkpoint = region.checkpoint
     if region.state is not rows.RegionState.RUNNING:
         raise BatchRefused(f"region {region.name} is {region.state}; a batch starts only while it is running")
-    approaching = checkpoint is not None and checkpoint.phase is rows.CheckpointPhase.APPROACHING
-    if region.desired_state is not rows.DesiredState.RUNNING and not approaching:
+    approaching = checkpoint is not None and checkpoint.state is rows.CheckpointState.APPROACHING
+    if region.desired_state is not DesiredState.RUNNING and not approaching:
         raise BatchRefused(f"region {region.name} has the desired state {region.desired_state}; no batch starts")
 
 
-def _require_claim(region: Region, partition: GroupPartition, member: MemberId, incarnation: Incarnation) -> rows.Claim:
+def _require_claim(
+    region: Region, partition: GroupPartition, member: values.MemberId, incarnation: values.Incarnation
+) -> rows.Claim:
     claim = region.claims.get(partition)
     if claim is None or claim.owner != member or claim.incarnation != incarnation or claim.epoch != region.epoch:
         holder = "no member" if claim is None or claim.owner is None else f"{claim.owner}, epoch {claim.epoch}"
@@ -93,7 +87,7 @@ def _require_claim(region: Region, partition: GroupPartition, member: MemberId, 
 
 
 def _require_range(
-    region: Region, partition: GroupPartition, range_: Range, claim: rows.Claim, limit: datetime | None
+    region: Region, partition: GroupPartition, range_: values.Range, claim: rows.Claim, limit: datetime | None
 ) -> None:
     if claim.is_in_flight:
         raise BatchRefused(f"{partition}: an earlier batch, started up to {claim.started_to}, has not ended")
@@ -107,7 +101,7 @@ def _require_range(
         raise BatchRefused(f"{partition}: {range_} contains the skipped record {crossed[0]}; end the batch before it")
 
 
-def _may_overshoot(region: Region, range_: Range, boundary_offset: Offset) -> bool:
+def _may_overshoot(region: Region, range_: values.Range, boundary_offset: Offset) -> bool:
     """Whether the position is past the boundary already.
 
     Then the boundary no longer limits it (its checkpoint is inexact).

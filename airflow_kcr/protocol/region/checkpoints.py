@@ -13,6 +13,7 @@ from airflow_kcr.protocol.region import boundaries, coverage, events, requests, 
 from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
+    DesiredState,
     GroupPartition,
     MemberId,
     TopicPartition,
@@ -32,7 +33,7 @@ def preempts(region: Region, request: rows.CheckpointRequest) -> bool:
     checkpoint = region.checkpoint
     return (
         checkpoint is not None
-        and checkpoint.phase is rows.CheckpointPhase.APPROACHING
+        and checkpoint.state is rows.CheckpointState.APPROACHING
         and request.purpose in requests.BY_PERSON
         and (request.boundary is None or checkpoint.purpose not in requests.BY_PERSON)
     )
@@ -81,7 +82,7 @@ def _may_approach(region: Region, request: rows.CheckpointRequest) -> bool:
     if (
         request.boundary is None
         or request.purpose in requests.BY_PERSON
-        or region.desired_state is rows.DesiredState.RUNNING
+        or region.desired_state is DesiredState.RUNNING
     ):
         return True
     boundary = request.boundary
@@ -116,8 +117,7 @@ def _open(region: Region, now: datetime, request: rows.CheckpointRequest) -> Reg
         sequence=sequence,
         timeline=region.timeline,
         epoch=region.epoch,
-        state=rows.CheckpointState.OPEN,
-        phase=rows.CheckpointPhase.APPROACHING,
+        state=rows.CheckpointState.APPROACHING,
         purpose=request.purpose,
         request_id=request.request_id,
         boundary=request.boundary,
@@ -164,7 +164,7 @@ def advance(region: Region, now: datetime) -> Region:
     checkpoint was allowed.
     """
     checkpoint = region.checkpoint
-    if checkpoint is None or checkpoint.phase is not rows.CheckpointPhase.APPROACHING:
+    if checkpoint is None or checkpoint.state is not rows.CheckpointState.APPROACHING:
         return region
     if checkpoint.boundary is not None:
         past = boundaries.overshoot(region, checkpoint.boundary, region.frozen[checkpoint.sequence])
@@ -185,9 +185,9 @@ def advance(region: Region, now: datetime) -> Region:
             ):
                 return region
     draining = replace(
-        checkpoint, phase=rows.CheckpointPhase.DRAINING, drain_deadline=now + region.rules.timeouts.drain
+        checkpoint, state=rows.CheckpointState.DRAINING, drain_deadline=now + region.rules.timeouts.drain
     )
-    region = region.with_checkpoint(draining).record(now, events.DrainBegun(sequence=checkpoint.sequence))
+    region = region.with_checkpoint(draining)
     return region.moved_to(now, rows.RegionState.DRAINING, f"checkpoint {checkpoint.sequence} drains")
 
 
@@ -227,7 +227,6 @@ def _closed(region: Region, now: datetime, checkpoint: rows.Checkpoint, reason: 
     aborted = replace(
         checkpoint,
         state=rows.CheckpointState.ABORTED,
-        phase=None,
         finished_at=now,
         abort_reason=reason,
         drain_deadline=None,

@@ -71,7 +71,6 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     granted.update({p: _granted(region, p, proposal) for p in proposal.partitions})
     row = replace(
         member,
-        assignment=proposal.assignment,
         claimed=region.epoch,
         acknowledged=member.acknowledged if contested else _acknowledged(region, member, proposal),
         arrived_at=now,

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import GroupPartition, Offset
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, Offset
 
 A_co = TypeVar("A_co", covariant=True)
 
@@ -401,23 +401,14 @@ class ReportStartFailures(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRegion(Command[Region]):
-    """Start a stopped or halted region, or resume a paused one."""
+class ChangeDesiredState(Command[Region]):
+    """Start a stopped or halted region, or resume a paused one; pause it; stop it.
 
-    requester: rows.Requester = field(default_factory=rows.Requester)
+    In a paused region, batches in flight finish, none starts, and membership stays. A stop takes a checkpoint,
+    publishes and commits it, then all leave.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseRegion(Command[Region]):
-    """Pause: batches in flight finish, none starts, membership stays."""
-
-    requester: rows.Requester = field(default_factory=rows.Requester)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRegion(Command[Region]):
-    """Stop: a checkpoint, published and committed, then all leave."""
-
+    desired_state: DesiredState
     requester: rows.Requester = field(default_factory=rows.Requester)
 
 
@@ -434,13 +425,6 @@ class DeleteRegion(Command[None]):
 
     Refused with RegionInState where it is not stopped, or a member still holds a lease.
     """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportForeignConsumer(Command[Region]):
-    """Halt the region for a foreign consumer in one of its groups; a halted or stopped one stays as it is."""
-
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -479,7 +463,7 @@ class RequestCheckpoint(Command[rows.CheckpointRequest]):
     allow_inexact: bool = False
     """Whether a checkpoint near the boundary answers, where the exact place can't be reached any more."""
 
-    then: rows.DesiredState | None = None
+    then: DesiredState | None = None
     """The desired state once the checkpoint is complete; None: as before."""
 
     requester: rows.Requester = field(default_factory=rows.Requester)

@@ -33,7 +33,7 @@ from airflow_kcr.protocol.region import (
 )
 from airflow_kcr.protocol.region.commands import Contribute
 from airflow_kcr.protocol.region.state import Region, digest, put
-from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, few, replace
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, MemberId, Offset, few, replace
 
 
 def contribute(region: Region, now: datetime, part: Contribute) -> Region:
@@ -57,7 +57,7 @@ def contribute(region: Region, now: datetime, part: Contribute) -> Region:
     if (
         checkpoint is None
         or checkpoint.sequence != part.sequence
-        or checkpoint.phase is not rows.CheckpointPhase.DRAINING
+        or checkpoint.state is not rows.CheckpointState.DRAINING
     ):
         raise CheckpointRefused(
             f"checkpoint {part.sequence} of region {region.name} is not draining; nothing was stored"
@@ -198,7 +198,6 @@ def complete(
     row = replace(
         checkpoint,
         state=rows.CheckpointState.COMPLETE,
-        phase=None,
         drain_deadline=None,
         previous=region.restore_sequence,
         finished_at=now,
@@ -240,8 +239,8 @@ def _gone(region: Region) -> dict[GroupPartition, rows.Claim]:
     """
     return {
         p: claim.at(claim.position)
-        for p, absence in region.absent.items()
-        if absence.is_gone and (claim := region.claims.get(p)) is not None and not claim.is_in_flight
+        for p in region.gone()
+        if (claim := region.claims.get(p)) is not None and not claim.is_in_flight
     }
 
 
@@ -282,9 +281,9 @@ def _inexact(
 def _ended_in_what_asked(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Region:
     if checkpoint.purpose is rows.CheckpointPurpose.RESET:
         return person_resets.begin_at_checkpoint(region, now, checkpoint)
-    if region.next_spec is not None and region.desired_state is not rows.DesiredState.STOPPED:
+    if region.next_spec is not None and region.desired_state is not DesiredState.STOPPED:
         return specs.restart(region, now)
-    if region.desired_state is rows.DesiredState.STOPPED and _ends_the_region(region, checkpoint):
+    if region.desired_state is DesiredState.STOPPED and _ends_the_region(region, checkpoint):
         return replace(region, stopping=checkpoint.sequence)
     return region.moved_to(now, rows.RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete")
 

@@ -162,7 +162,11 @@ def could_cover(region: Region, now: datetime) -> bool:
 
 def unowned(region: Region) -> dict[GroupPartition, datetime]:
     """Return the partitions that the brokers have, the spec subscribes to and no member owns, each with since when."""
-    return {p: since for p, since in sorted(region.unowned.items()) if region.rules.subscribes(p.group, p.topic)}
+    return {
+        p: row.since
+        for p, row in sorted(region.unserved.items())
+        if row.is_there and region.rules.subscribes(p.group, p.topic)
+    }
 
 
 def overdue(region: Region, now: datetime) -> dict[GroupPartition, datetime]:

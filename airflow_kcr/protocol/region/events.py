@@ -19,7 +19,7 @@ from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
-from airflow_kcr.protocol.values import GroupPartition
+from airflow_kcr.protocol.values import DesiredState, GroupPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class StartFailed(Body):
 class DesiredStateChanged(Body):
     """A verb changed the desired state."""
 
-    desired_state: rows.DesiredState
+    desired_state: DesiredState
     requester: rows.Requester
 
 
@@ -92,14 +92,6 @@ class Killed(Body):
 
     epoch: values.Epoch
     requester: rows.Requester
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped(Body):
-    """The region has stopped."""
-
-    drained: bool
-    """Whether its last checkpoint holds everything that was processed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +183,6 @@ class CheckpointOpened(Body):
     boundary: datetime | None
     participants: Mapping[values.MemberId, values.Incarnation]
     partitions: tuple[GroupPartition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainBegun(Body):
-    """Every partition is where the checkpoint will be; nothing begins any more."""
-
-    sequence: values.CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,21 +400,14 @@ class StoreRestoredSeen(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignConsumersSeen(Body):
-    """A foreign consumer was found in a group of the region; recorded once for each."""
+class ForeignConsumersChanged(Body):
+    """Foreign consumers came to groups of the region, or went."""
 
     foreign_consumers: tuple[ForeignConsumer, ...]
-    """Those that were not known before."""
+    """All that are there now."""
 
     policy: ForeignConsumerPolicy
     """What the spec then made of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignConsumersGone(Body):
-    """Foreign consumers are not in the groups any more."""
-
-    foreign_consumers: tuple[ForeignConsumer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

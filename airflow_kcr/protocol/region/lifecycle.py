@@ -23,16 +23,9 @@ from airflow_kcr.protocol.region import (
     specs,
     timelines,
 )
-from airflow_kcr.protocol.region.commands import (
-    DeclareRegion,
-    KillRegion,
-    PauseRegion,
-    RequestCheckpoint,
-    StartRegion,
-    StopRegion,
-)
+from airflow_kcr.protocol.region.commands import ChangeDesiredState, DeclareRegion, KillRegion, RequestCheckpoint
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import MAX_NUMBER, Epoch, RegionName, RequestId, replace
+from airflow_kcr.protocol.values import MAX_NUMBER, DesiredState, Epoch, RegionName, RequestId, replace
 
 
 def declare(name: RegionName, now: datetime, command: DeclareRegion) -> Region:
@@ -46,12 +39,27 @@ def declare(name: RegionName, now: datetime, command: DeclareRegion) -> Region:
     return region
 
 
-def start(region: Region, now: datetime, command: StartRegion) -> Region:
+def change_desired_state(region: Region, now: datetime, command: ChangeDesiredState) -> Region:
+    """Return the region on its way to what a person wants it to be.
+
+    Raises:
+        RegionInState: it is to pause, and is stopped or stopping.
+    """
+    match command.desired_state:
+        case DesiredState.RUNNING:
+            return start(region, now, command.requester)
+        case DesiredState.PAUSED:
+            return _paused(region, now, command.requester)
+        case DesiredState.STOPPED:
+            return _stopping(region, now, command.requester)
+
+
+def start(region: Region, now: datetime, requester: rows.Requester) -> Region:
     """Return a stopped or halted region in its start, a reset: same targets, quiescing, fences, acknowledgements.
 
     In any other state nothing but `desired_state` changes: joining never raises the epoch.
     """
-    region = region.wanting(now, rows.DesiredState.RUNNING, command.requester)
+    region = region.wanting(now, DesiredState.RUNNING, requester)
     if region.stopping is not None:
         # Its last checkpoint is complete and the others still wait for its commit read-backs: no member has left, so
         # none has to start.
@@ -63,32 +71,28 @@ def start(region: Region, now: datetime, command: StartRegion) -> Region:
     opening, checkpoint = resets.restore_point_map(region), region.restore_checkpoint
     region = specs.take_pending(replace(region, failures=0), now)
     if not is_restored or region.restore_point is None:
-        return resets.begin(region, now, rows.ResetCause.START, command.requester.who)
+        return resets.begin(region, now, rows.ResetCause.START, requester.who)
     # Sinks may hold what the store has forgotten, of timelines that it never heard of. In a newer one they go back to
     # the restore point as the store now has it, which is what the choice of a resume says.
     sequence = None if checkpoint is None else checkpoint.sequence
-    who = command.requester.who
-    return resets.open_timeline(region, now, rows.ResetCause.START, opening, who, checkpoint=sequence)
+    return resets.open_timeline(region, now, rows.ResetCause.START, opening, requester.who, checkpoint=sequence)
 
 
-def pause(region: Region, now: datetime, command: PauseRegion) -> Region:
+def _paused(region: Region, now: datetime, requester: rows.Requester) -> Region:
     """Return the region paused: batches in flight end, none begins, members keep their membership.
 
     A checkpoint that approaches a boundary is aborted, because no member will reach it; its request is repeated after
     the resume.
-
-    Raises:
-        RegionInState: it is stopped or stopping.
     """
-    if region.state is rows.RegionState.STOPPED or region.desired_state is rows.DesiredState.STOPPED:
+    if region.state is rows.RegionState.STOPPED or region.desired_state is DesiredState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped or stopping; start it, then pause it")
-    region = region.wanting(now, rows.DesiredState.PAUSED, command.requester)
+    region = region.wanting(now, DesiredState.PAUSED, requester)
     return _give_up_approach(region, now, "the region was paused")
 
 
 def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
     checkpoint = region.checkpoint
-    if checkpoint is None or checkpoint.phase is not rows.CheckpointPhase.APPROACHING:
+    if checkpoint is None or checkpoint.state is not rows.CheckpointState.APPROACHING:
         return region
     region = checkpoints.abort(region, now, why)
     if checkpoint.purpose not in requests.BY_PERSON:
@@ -97,12 +101,12 @@ def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
     return requests.cancel(region, now, why, [region.requests[checkpoint.request_id]])
 
 
-def stop(region: Region, now: datetime, command: StopRegion) -> Region:
+def _stopping(region: Region, now: datetime, requester: rows.Requester) -> Region:
     """Return the region on its way to STOPPED: a checkpoint, published and committed, then all leave.
 
     Without a live member it is stopped at once, marked undrained; so it is when halted, which can't drain (C60).
     """
-    region = region.wanting(now, rows.DesiredState.STOPPED, command.requester)
+    region = region.wanting(now, DesiredState.STOPPED, requester)
     if region.state is rows.RegionState.STOPPED:
         return region
     region = person_resets.fail_all(region, now, "the region was stopped")
@@ -119,7 +123,7 @@ def ask_stop_checkpoint(region: Region, now: datetime) -> Region:
     """
     request_id = RequestId(f"stop:{region.epoch}:{region.restore_sequence}")
     if (
-        region.desired_state is not rows.DesiredState.STOPPED
+        region.desired_state is not DesiredState.STOPPED
         or region.stopping is not None
         or region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}
     ):
@@ -141,7 +145,7 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     region = resets.give_up(region, now, "the region stopped; the next start goes to the restore point")
     region = resets.resolve_commit(region, now, rows.Committed.NO, "the region stopped first")
     region = timelines.taken_over_note(region, now)
-    region = replace(region, stopping=None, halt=None, unowned={}).record(now, events.Stopped(drained=drained))
+    region = replace(region, stopping=None, halt=None, unserved=region.absent())
     return region.moved_to(now, rows.RegionState.STOPPED, "drained" if drained else "undrained")
 
 
@@ -150,7 +154,7 @@ def kill(region: Region, now: datetime, command: KillRegion) -> Region:
 
     The next start is at the restore point.
     """
-    region = region.wanting(now, rows.DesiredState.STOPPED, command.requester)
+    region = region.wanting(now, DesiredState.STOPPED, command.requester)
     region = person_resets.fail_all(region, now, "the region was killed")
     region = stopped(region, now, drained=False) if region.state is not rows.RegionState.STOPPED else region
     # A region whose epochs are used up is killed to be deleted; no member lives in it, so no epoch is needed to fence.
@@ -174,7 +178,7 @@ def require_deletable(region: Region, now: datetime) -> None:
 def is_stop_due(region: Region, now: datetime) -> bool:
     """Whether a region whose desired state is stopped has no member left to drain it."""
     return (
-        region.desired_state is rows.DesiredState.STOPPED
+        region.desired_state is DesiredState.STOPPED
         and region.state in {rows.RegionState.RUNNING, rows.RegionState.DRAINING, *rows.RESET_STATES}
         and not region.live_members(now)
     )

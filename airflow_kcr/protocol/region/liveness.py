@@ -20,7 +20,17 @@ from airflow_kcr.protocol.region import batches, boundaries, coverage, requests,
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.rules import CheckpointMode
-from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, MemberId, Offset, few, format_instant, replace
+from airflow_kcr.protocol.values import (
+    DesiredState,
+    Epoch,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    Offset,
+    few,
+    format_instant,
+    replace,
+)
 
 RESETS_IN_A_ROW: Final = 5
 """How many resets without a checkpoint between them, while one is wanted, may each be in time."""
@@ -154,7 +164,7 @@ def _settled(region: Region, now: datetime) -> datetime:
 def _person(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     if region.halt is not None:
         yield Wait(rule=Rule.PERSON, since=None, what=f"the region is halted: {region.halt.text}")
-    elif region.desired_state is rows.DesiredState.PAUSED and region.state is not rows.RegionState.STOPPED:
+    elif region.desired_state is DesiredState.PAUSED and region.state is not rows.RegionState.STOPPED:
         yield Wait(rule=Rule.PERSON, since=None, what="the region is paused; resume it")
 
 
@@ -181,8 +191,9 @@ def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
     gaps: dict[GroupId, dict[GroupPartition, MemberId | None]] = {}
     for partition, owner in coverage.missing(region, now).items():
         gaps.setdefault(partition.group, {})[partition] = owner
+    unowned = coverage.unowned(region)
     for group, found in gaps.items():
-        moments = (region.unowned.get(p) or _lost_at(region, now, owner) for p, owner in found.items())
+        moments = (unowned.get(p) or _lost_at(region, now, owner) for p, owner in found.items())
         since = max((moment for moment in moments if moment is not None), default=None)
         since = since or _running_since(region)
         until = None if since is None else since + patience(region)
@@ -271,7 +282,7 @@ def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
     checkpoint = region.checkpoint
     if checkpoint is None:
         return
-    if checkpoint.phase is rows.CheckpointPhase.DRAINING:
+    if checkpoint.state is rows.CheckpointState.DRAINING:
         until = None if checkpoint.drain_deadline is None else checkpoint.drain_deadline + patience(region)
         what = _named(waits.to_drain(region, checkpoint))
         yield Wait(rule=Rule.CHECKPOINT, since=checkpoint.opened_at, what=what, until=until)
@@ -326,7 +337,7 @@ def _boundary(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ..
 
 
 def _may_work(region: Region) -> bool:
-    return region.state is rows.RegionState.RUNNING and region.desired_state is rows.DesiredState.RUNNING
+    return region.state is rows.RegionState.RUNNING and region.desired_state is DesiredState.RUNNING
 
 
 def _opens_beyond(region: Region, boundary: datetime) -> bool:

@@ -24,33 +24,25 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_kcr.errors import GroupInOtherRegion, OtherCluster
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.region import checkpoints, events, resets, rows, timelines
 from airflow_kcr.protocol.region.commands import ReportClusters, ReportOutOfRange
 from airflow_kcr.protocol.region.state import Region, put, without
 from airflow_kcr.protocol.rules import OutOfRangePolicy
-from airflow_kcr.protocol.values import (
-    ClusterId,
-    GroupId,
-    GroupPartition,
-    Offset,
-    RegionName,
-    few,
-    format_instant,
-    replace,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, few, format_instant, replace
 
 # Clusters
 
 
-def is_another_cluster(region: Region, group: GroupId, cluster: ClusterId) -> bool:
+def is_another_cluster(region: Region, group: values.GroupId, cluster: values.ClusterId) -> bool:
     """Whether a group was found on another cluster than before; an unknown id says nothing."""
     known = region.clusters.get(group)
     return bool(known and cluster) and known != cluster
 
 
-def cluster_found(region: Region, now: datetime, group: GroupId, cluster: ClusterId) -> Region:
+def cluster_found(region: Region, now: datetime, group: values.GroupId, cluster: values.ClusterId) -> Region:
     """Return the region knowing which cluster a group of it is on; the first one to tell counts, for ever.
 
     Raises:
@@ -78,7 +70,7 @@ def report_clusters(region: Region, now: datetime, told: ReportClusters) -> Regi
     return region
 
 
-def halted_on_cluster(region: Region, now: datetime, group: GroupId, cluster: ClusterId) -> Region:
+def halted_on_cluster(region: Region, now: datetime, group: values.GroupId, cluster: values.ClusterId) -> Region:
     """Return the region halted because a live member finds itself on another cluster; a halted or stopped one stays."""
     if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         return region
@@ -86,7 +78,7 @@ def halted_on_cluster(region: Region, now: datetime, group: GroupId, cluster: Cl
     return resets.halt(region, now, rows.Halt(reason=rows.HaltReason.OTHER_CLUSTER, text=text, choices=choices))
 
 
-def group_taken(group: GroupId, cluster: ClusterId, other: RegionName) -> GroupInOtherRegion:
+def group_taken(group: values.GroupId, cluster: values.ClusterId, other: values.RegionName) -> GroupInOtherRegion:
     """Return the refusal of a group that another region has, with what to change."""
     where = f", by either address the group of that name on cluster {cluster}" if cluster else ""
     return GroupInOtherRegion(
@@ -96,14 +88,14 @@ def group_taken(group: GroupId, cluster: ClusterId, other: RegionName) -> GroupI
     )
 
 
-def _cluster_text(region: Region, group: GroupId, cluster: ClusterId) -> str:
+def _cluster_text(region: Region, group: values.GroupId, cluster: values.ClusterId) -> str:
     return (
         f"the address of group {group} leads to Kafka cluster {cluster}; region {region.name} has consumed it from "
         f"cluster {region.clusters[group]}"
     )
 
 
-def _cluster_choices(region: Region, group: GroupId, cluster: ClusterId) -> tuple[str, ...]:
+def _cluster_choices(region: Region, group: values.GroupId, cluster: values.ClusterId) -> tuple[str, ...]:
     return (
         f"let the address lead to cluster {region.clusters[group]} again, then start the region "
         f"(kcr region start {region.name})",
@@ -115,7 +107,7 @@ def _cluster_choices(region: Region, group: GroupId, cluster: ClusterId) -> tupl
 # Absent partitions
 
 
-def partitions_seen(region: Region, now: datetime, group: GroupId, there: Collection[GroupPartition]) -> Region:
+def partitions_seen(region: Region, now: datetime, group: values.GroupId, there: Collection[GroupPartition]) -> Region:
     """Return the region knowing which partitions of one group the brokers do not have.
 
     Args:
@@ -124,26 +116,26 @@ def partitions_seen(region: Region, now: datetime, group: GroupId, there: Collec
         group: the group.
         there: every partition that the brokers have of what the group subscribes to.
     """
-    known = {p for p in (*region.universe(), *gone(region)) if p.group == group}
-    absent = {p: row for p, row in region.absent.items() if p.group != group}
-    absent |= {p: _seen_again(region, now, region.absent.get(p)) for p in known.difference(there)}
-    return _told(region, now, absent)
+    known = {p for p in (*region.universe(), *region.gone()) if p.group == group}
+    others = {p: row for p, row in region.unserved.items() if row.is_there or p.group != group}
+    absent = {p: _seen_again(region, now, region.unserved.get(p)) for p in known.difference(there)}
+    return _told(region, now, others | absent)
 
 
-def _seen_again(region: Region, now: datetime, earlier: rows.Absence | None) -> rows.Absence:
-    if earlier is None:
-        return rows.Absence(since=now)
+def _seen_again(region: Region, now: datetime, earlier: rows.Unserved | None) -> rows.Unserved:
+    if earlier is None or earlier.is_there:
+        return rows.Unserved(since=now, is_there=False)
     is_gone = earlier.is_gone or now - earlier.since >= region.rules.timeouts.rejoin_after
     return replace(earlier, is_gone=is_gone)
 
 
-def _told(region: Region, now: datetime, absent: dict[GroupPartition, rows.Absence]) -> Region:
-    if absent == region.absent:
+def _told(region: Region, now: datetime, unserved: dict[GroupPartition, rows.Unserved]) -> Region:
+    if unserved == region.unserved:
         return region
-    before, after = gone(region), frozenset(p for p, row in absent.items() if row.is_gone)
+    before, after = region.gone(), frozenset(p for p, row in unserved.items() if row.is_gone)
     fresh = sorted(after - before)
     given_back = {p: _given_back(region, p, claim) for p in fresh if (claim := region.claims.get(p)) is not None}
-    region = replace(region, absent=absent, claims=put(region.claims, given_back))
+    region = replace(region, unserved=unserved, claims=put(region.claims, given_back))
     if after == before:
         return region
     region = region.record(now, events.PartitionsGone(partitions=tuple(sorted(after))))
@@ -169,24 +161,18 @@ def _given_back(region: Region, partition: GroupPartition, claim: rows.Claim) ->
 
 def partitions_claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
     """Return the region after partitions were claimed, whose logs were read for that: they are there, and owned."""
-    if region.absent.keys().isdisjoint(partitions) and region.unowned.keys().isdisjoint(partitions):
+    if region.unserved.keys().isdisjoint(partitions):
         return region
-    claimed = frozenset(partitions)
-    return replace(region, absent=without(region.absent, claimed), unowned=without(region.unowned, claimed))
+    return replace(region, unserved=without(region.unserved, frozenset(partitions)))
 
 
-def absence_text(region: Region, absence: rows.Absence) -> str:
+def absence_text(region: Region, absence: rows.Unserved) -> str:
     """Return what a person should know of a partition that the brokers do not have."""
     since = f"the brokers have not had it since {format_instant(absence.since)}"
     if absence.is_gone:
         return f"{since}; it is no part of the region any more"
     boundary = region.rules.timeouts.rejoin_after.total_seconds()
     return f"{since}; once that has lasted {boundary:g} s the region goes on without it"
-
-
-def gone(region: Region) -> frozenset[GroupPartition]:
-    """Return the partitions that are no part of the region any more, as the brokers do not have them."""
-    return frozenset(p for p, row in region.absent.items() if row.is_gone)
 
 
 # Positions out of range

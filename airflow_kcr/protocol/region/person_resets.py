@@ -13,21 +13,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.errors import (
-    CheckpointRefused,
-    ConfigurationError,
-    RefusedError,
-    RegionInState,
-    ResetInProgress,
-    ResetNotApproved,
-)
+from airflow_kcr import errors
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import coverage, events, plans, requests, resets, rows, specs, timelines
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
 from airflow_kcr.protocol.region.state import Forgotten, Region, put
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, few, replace
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, Epoch, GroupPartition, Offset, few, replace
 
 ANSWERS: Final = 100
 """How many answers of persons are kept until their resets are applied, the newest."""
@@ -51,12 +44,12 @@ def _approved(region: Region, reset: rows.PersonReset, digest: str) -> rows.Pers
     """Return a reset in the name of who has approved its plan, which its caller can't say."""
     found = next((one for one in region.reset_answers if one.request_id == reset.request_id and one.digest), None)
     if found is None:
-        raise ResetNotApproved(
+        raise errors.ResetNotApproved(
             f"region {region.name} has no approval of plan {reset.request_id}: no person has answered the question of "
             "it, whatever state its task is in"
         )
     if found.digest != digest:
-        raise ResetNotApproved(f"{found.who} has approved plan {reset.request_id}, but it is another one since")
+        raise errors.ResetNotApproved(f"{found.who} has approved plan {reset.request_id}, but it is another one since")
     requester = replace(reset.requester, who=found.who, reason=found.reason or reset.requester.reason)
     return replace(reset, requester=requester)
 
@@ -81,7 +74,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
     if region.person_reset_of(reset.request_id) is not None:
         return region
     if region.request_of(reset.request_id) is not None:
-        raise CheckpointRefused(
+        raise errors.CheckpointRefused(
             f"request id {reset.request_id} names a request for a checkpoint; plan the reset under another"
         )
     plans.require_epoch(region, command.epoch)
@@ -89,7 +82,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         reset = _approved(region, reset, command.approved_digest)
     plans.require_usable(region, now, reset)
     if region.state in {rows.RegionState.HALTED, rows.RegionState.STARTING} and not reset.forced:
-        raise RegionInState(
+        raise errors.RegionInState(
             f"region {region.name} is {region.state} and can't drain; a forced reset goes from the last done positions"
             + _awaited(region, now)
         )
@@ -193,7 +186,7 @@ def begin_at_checkpoint(region: Region, now: datetime, checkpoint: rows.Checkpoi
     region continues from the checkpoint.
     """
     reset = region.person_resets[checkpoint.request_id]
-    if region.desired_state is rows.DesiredState.STOPPED:
+    if region.desired_state is DesiredState.STOPPED:
         region = _failed(region, now, reset, "the region was stopped")
         return region.moved_to(
             now, rows.RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete; the region stops"
@@ -203,9 +196,9 @@ def begin_at_checkpoint(region: Region, now: datetime, checkpoint: rows.Checkpoi
         seen.update(part.bounds)
     try:
         return _begin(region, now, reset, region.offsets[checkpoint.sequence], seen)
-    except RefusedError as refused:
+    except errors.RefusedError as refused:
         region = _failed(region, now, reset, refused.message)
-    except ConfigurationError as wrong:
+    except errors.ConfigurationError as wrong:
         region = _failed(region, now, reset, wrong.message)
     return region.moved_to(
         now, rows.RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete; its reset failed"
@@ -235,7 +228,9 @@ def _begin_forced(region: Region, now: datetime, reset: rows.PersonReset) -> Reg
         if other.request_id != reset.request_id and region.person_resets[other.request_id].state in ACTIVE:
             region = _failed(region, now, other, f"a forced reset ({reset.request_id}) took its place")
     if region.state is rows.RegionState.STOPPED:
-        raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
+        raise errors.ResetInProgress(
+            f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is"
+        )
     current = resets.last_done(region)
     region = _abandon_unpublished(region, now, plans.target_checkpoint(region, reset))
     region = resets.gone_back_for_output(region, now, rows.ResetCause.PERSON)
@@ -267,7 +262,7 @@ def _abandon_unpublished(region: Region, now: datetime, target: CheckpointNumber
 def _begin_stopped(region: Region, now: datetime, reset: rows.PersonReset, resolved: SeekMap | None) -> Region:
     if resolved is None or resolved.open:
         missing = few(resolved.open) if resolved is not None else "all of them"
-        raise RegionInState(
+        raise errors.RegionInState(
             f"region {region.name} is stopped: the caller has to resolve every partition itself (missing: {missing})"
         )
     region = resets.gone_back_for_output(region, now, rows.ResetCause.PERSON)

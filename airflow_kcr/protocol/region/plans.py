@@ -20,27 +20,19 @@ from typing import Final, Self
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, StalePlan, UnknownCheckpoint, UpsertNeedsConsent
 from airflow_kcr.protocol import documents, values
 from airflow_kcr.protocol.documents import FullDocument
-from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
+from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, write_offsets
 from airflow_kcr.protocol.region import resets, rows, timelines
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import UpsertSink
-from airflow_kcr.protocol.target_resolution import PlanLine, resolve
-from airflow_kcr.protocol.targets import Needs, Situation, Target, ToCheckpoint, ToRun
+from airflow_kcr.protocol.target_resolution import PlanLine, ignored, resolve
+from airflow_kcr.protocol.targets import Situation, Target, ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import GroupPartition, Offset, few, format_instant
 
 # The target
 
 LOOK_BACK: Final = 20
 """How many checkpoints before the one that is gone to are searched for a partition that it lacks."""
-
-
-class NoTimes:
-    """The time index of a decision under the region's lock: no broker is asked there."""
-
-    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
-        """Raise KeyError: the look-up was never made."""
-        raise KeyError(partition, instant)
 
 
 def target_checkpoint(region: Region, request: rows.ResetRequest) -> values.CheckpointNumber | None:
@@ -93,27 +85,19 @@ def require_current(region: Region, sequence: values.CheckpointNumber) -> rows.C
     return row
 
 
-def of_run(region: Region, dag_id: str, run_id: str) -> values.CheckpointNumber:
-    """Return the newest complete current checkpoint that answered a request of a DAG run.
+def of_run(region: Region, dag_id: str, run_id: str, *, has_offsets: bool = True) -> values.CheckpointNumber:
+    """Return the newest current checkpoint that answered a request of a DAG run.
+
+    Args:
+        region: the region.
+        dag_id: the run's DAG.
+        run_id: the run.
+        has_offsets: whether it has to have its offsets still; else it may be retired.
 
     Raises:
         UnknownCheckpoint: there is none; the message says so if there was one, and a reset has undone it.
         CheckpointNotUsable: there are several, of different boundaries; the message lists them.
     """
-    return _answer(region, dag_id, run_id, has_offsets=True)
-
-
-def checkpoint_number_of_run(region: Region, dag_id: str, run_id: str) -> values.CheckpointNumber:
-    """Return the newest current checkpoint that answered a request of a DAG run, also where it is retired.
-
-    Raises:
-        UnknownCheckpoint: there is none.
-        CheckpointNotUsable: there are several, of different boundaries; the message lists them.
-    """
-    return _answer(region, dag_id, run_id, has_offsets=False)
-
-
-def _answer(region: Region, dag_id: str, run_id: str, *, has_offsets: bool) -> values.CheckpointNumber:
     asked = region.archive.requests_of_run(dag_id, run_id)
     answers = sorted({request.sequence for request in asked if request.sequence is not None})
     checkpoints = [row for sequence in answers if (row := region.checkpoint_of(sequence)) is not None]
@@ -219,16 +203,15 @@ def seek_map(
         partitions=partitions,
         current=current,
         initial=region.initial_offsets(),
-        log=LogView(bounds=seen, committed={}, times=NoTimes(), read_at=now),
+        log=LogView(bounds=seen, read_at=now),
         checkpoint=offsets,
         fills=fills,
     )
-    found = resolve(request.target, request.scope, situation)
-    if found.unreachable:
-        raise CheckpointNotUsable(
-            f"{len(found.unreachable)} partition(s) can't go there, the log has moved on: {found.unreachable[0].loss}"
-        )
-    return SeekMap({p: e.coming_from(current.get(p)) for p, e in found.seek.items()})
+    lines = resolve(request.target, request.scope, situation)
+    lost = [line.loss for line in lines if line.unreachable]
+    if lost:
+        raise CheckpointNotUsable(f"{len(lost)} partition(s) can't go there, the log has moved on: {lost[0]}")
+    return SeekMap({line.partition: line.entry for line in lines})
 
 
 def _left_by_earlier(
@@ -258,9 +241,9 @@ def _needs_owners(
     target: Target, in_scope: frozenset[GroupPartition], seen: Mapping[GroupPartition, LogBounds]
 ) -> bool:
     """Whether only the partitions' owners can answer: a time, or a log whose bounds are unknown."""
-    if Needs.TIME_INDEX in target.needs:
+    if target.needs_time:
         return True
-    return Needs.LOG_BOUNDS in target.needs and not target.is_stored and not in_scope <= seen.keys()
+    return target.needs_logs and not target.is_stored and not in_scope <= seen.keys()
 
 
 def _still_open(partition: GroupPartition, current: OffsetMap) -> SeekEntry:
@@ -399,7 +382,7 @@ class Plan(FullDocument):
     @property
     def seek(self) -> SeekMap:
         """The whole map, with the positions that it was resolved by."""
-        return SeekMap({line.partition: line.entry.coming_from(line.current) for line in self.entries})
+        return SeekMap({line.partition: line.entry for line in self.entries})
 
     @property
     def unreachable(self) -> tuple[PlanLine, ...]:
@@ -424,7 +407,7 @@ class Plan(FullDocument):
     def notes(self, line: PlanLine) -> list[str]:
         """Return what to know of a line beside its numbers."""
         notes = [] if line.in_scope else ["out of scope"]
-        is_by_time = Needs.TIME_INDEX in self.request.target.needs
+        is_by_time = self.request.target.needs_time
         if is_by_time and line.in_scope and line.target is not None and line.target == line.log_end:
             notes.append("no record since then, the log's end")
         if line.clamped:
@@ -500,7 +483,7 @@ def plan(region: Region, now: datetime, request_id: values.RequestId, request: r
         fills=fills,
         recreated=timelines.recreated(region, log.bounds),
     )
-    found = resolve(request.target, request.scope, situation)
+    entries = resolve(request.target, request.scope, situation)
     made = Plan(
         plan=request_id,
         region=region.name,
@@ -508,9 +491,9 @@ def plan(region: Region, now: datetime, request_id: values.RequestId, request: r
         epoch=region.epoch,
         made_at=log.read_at,
         request=request,
-        entries=found.lines,
-        totals=Totals.of(found.lines),
-        ignored=found.ignored,
+        entries=entries,
+        totals=Totals.of(entries),
+        ignored=ignored(request.scope, situation),
     )
     seek = made.seek
     undoes = timelines.undone_by(region, seek.offsets)
@@ -590,6 +573,6 @@ def _goes_back(target: Target, partition: GroupPartition, entry: SeekEntry) -> b
     if current is None:
         return False
     # If an owner looks a time up after the start, there is no one left to ask: it counts as going back.
-    if entry.offset is not None and Needs.TIME_INDEX not in target.needs:
+    if entry.offset is not None and not target.needs_time:
         return entry.offset < current
     return target.goes_back(partition, current)

@@ -26,7 +26,7 @@ from airflow_kcr.protocol.region import (
 )
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import RequestId, replace
+from airflow_kcr.protocol.values import DesiredState, RequestId, replace
 
 _RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
     membership.lapse,
@@ -73,7 +73,7 @@ def _serve(region: Region, now: datetime) -> Region:
         return region
     region = person_resets.serve_next(region, now)
     boundary = boundaries.passed(region, now)
-    if boundary is not None and region.desired_state is rows.DesiredState.RUNNING:
+    if boundary is not None and region.desired_state is DesiredState.RUNNING:
         if boundary != region.next_boundary:
             region = boundaries.with_next_boundary(
                 region, now, boundary, "earlier boundaries were missed; the latest one counts"
@@ -87,7 +87,7 @@ def _serve(region: Region, now: datetime) -> Region:
     if left := batches.records_left(region):
         counted = (r for r in requests.queue(region) if r.request_id.startswith(requests.BY_COUNT))
         region = requests.cancel(region, now, f"its count is not reached any more: {left} offsets are left", counted)
-    elif left == 0 and region.desired_state is rows.DesiredState.RUNNING:
+    elif left == 0 and region.desired_state is DesiredState.RUNNING:
         request_id = RequestId(f"{requests.BY_COUNT}{region.timeline}.{region.restore_sequence}")
         region = requests.ask(
             region, now, RequestCheckpoint(request_id=request_id, purpose=rows.CheckpointPurpose.SCHEDULE)
@@ -116,7 +116,7 @@ def _reconcile_at(region: Region, now: datetime) -> datetime | None:
     if restore_point is not None and restore_point.committed is rows.Committed.PENDING:
         moments.append(restore_point.commit_deadline)
     moments += [c.publish_deadline for c in region.checkpoints.values() if c.state is rows.CheckpointState.COMPLETE]
-    if region.desired_state is rows.DesiredState.STOPPED and region.state is not rows.RegionState.STOPPED:
+    if region.desired_state is DesiredState.STOPPED and region.state is not rows.RegionState.STOPPED:
         moments.append(coverage.horizon(region, now))
     if region.state is rows.RegionState.RUNNING:
         moments.append(boundaries.held_until(region))

@@ -44,7 +44,7 @@ def target(region: Region) -> SeekMap:
     It is total over the region's partitions. Of those that are gone it has what a process may hold output of, so that
     this is undone.
     """
-    gone = (p for p, absence in region.absent.items() if absence.is_gone and _may_be_held(region, p))
+    gone = (p for p in region.gone() if _may_be_held(region, p))
     known = restore_point_map(region)
     entries = filled(known, initial=region.initial_offsets(), partitions=[*region.universe_in_order(), *gone])
     # What the restore point lacks was gone then, and goes where it was left; or it was first seen since.
@@ -168,8 +168,8 @@ def output_lost(region: Region, now: datetime) -> Region:
     """
     if region.state is not rows.RegionState.RUNNING:
         return region
-    for partition, absence in region.absent.items():
-        if absence.is_gone and _may_be_held(region, partition):
+    for partition in sorted(region.gone()):
+        if _may_be_held(region, partition):
             claim = region.claims[partition]
             holder = claim.owner or claim.last_owner
             lives = holder is not None and region.is_live(holder, now)

@@ -50,7 +50,9 @@ def own_reason(row: Checkpoint) -> str:
     """Return why a checkpoint must stay for what its own row says; empty: nothing in it does."""
     if row.pinned_as:
         return f"it is pinned as {row.pinned_as}"
-    return {CheckpointState.COMPLETE: "it is not published yet", CheckpointState.OPEN: "it is open"}.get(row.state, "")
+    if row.is_open:
+        return "it is open"
+    return "it is not published yet" if row.state is CheckpointState.COMPLETE else ""
 
 
 def _restore_point_reasons(region: Region) -> dict[CheckpointNumber, str]:

@@ -49,14 +49,6 @@ CLAIM_STATES: Final = RESET_STATES | {RegionState.RUNNING, RegionState.DRAINING}
 """Those in which members may own partitions."""
 
 
-class DesiredState(StrEnum):
-    """What was asked of the region; a reset or start ends in it, so it survives a crash."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    STOPPED = "stopped"
-
-
 class Outcome(StrEnum):
     """What became of a batch."""
 
@@ -106,23 +98,18 @@ class RequestState(StrEnum):
 
 
 class CheckpointState(StrEnum):
-    """The life of a checkpoint."""
-
-    OPEN = "open"
-    COMPLETE = "complete"
-    PUBLISHED = "published"
-    ABORTED = "aborted"
-    RETIRED = "retired"
-
-
-class CheckpointPhase(StrEnum):
-    """Where an open checkpoint stands."""
+    """The life of a checkpoint; one that approaches or drains is open."""
 
     APPROACHING = "approaching"
     """Members continue to the boundary offsets; no deadline runs."""
 
     DRAINING = "draining"
     """No batch starts; the drain deadline runs."""
+
+    COMPLETE = "complete"
+    PUBLISHED = "published"
+    ABORTED = "aborted"
+    RETIRED = "retired"
 
 
 class Committed(StrEnum):
@@ -216,7 +203,6 @@ class Member:
     claimed: values.Epoch | None = None
     """The newest epoch in which it claimed, be it nothing."""
 
-    assignment: values.AssignmentId | None = None
     spec_revision: int = 0
     """The revision of the spec it was started with."""
 
@@ -302,14 +288,17 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Absence:
-    """A partition of the region that the brokers say they do not have."""
+class Unserved:
+    """A partition that no member can read, as it has no owner, or the brokers say they do not have it."""
 
     since: datetime
     """When that was first said without a break."""
 
+    is_there: bool = True
+    """Whether the brokers have it."""
+
     is_gone: bool = False
-    """Whether it has been reported for long enough that the partition no longer belongs to the region."""
+    """Whether it has not been there for long enough that the partition no longer belongs to the region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +388,7 @@ class CheckpointRequest:
 
     boundary: datetime | None = None
     allow_inexact: bool = False
-    then: DesiredState | None = None
+    then: values.DesiredState | None = None
     """What the region shall want when this checkpoint is complete; None: as before."""
 
     requester: Requester = field(default_factory=Requester)
@@ -412,7 +401,7 @@ class CheckpointRequest:
     @property
     def is_of_run(self) -> bool:
         """Whether the region was started for it, and stops with it."""
-        return self.then is DesiredState.STOPPED
+        return self.then is values.DesiredState.STOPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,7 +429,6 @@ class Checkpoint:
     request_id: values.RequestId
     participants: Mapping[values.MemberId, values.Incarnation]
     opened_at: datetime
-    phase: CheckpointPhase | None = None
     boundary: datetime | None = None
     drain_deadline: datetime | None = None
     previous: values.CheckpointNumber | None = None
@@ -462,6 +450,11 @@ class Checkpoint:
     pin_reason: str = ""
     digest: str = ""
     """Hash over the offsets; stays when they are retired."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its members contribute, or will."""
+        return self.state in {CheckpointState.APPROACHING, CheckpointState.DRAINING}
 
     @property
     def is_complete(self) -> bool:

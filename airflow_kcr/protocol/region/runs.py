@@ -13,9 +13,16 @@ from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import boundaries, completion, events, lifecycle, requests, rows, timelines
 from airflow_kcr.protocol.region.archive import WAITING
-from airflow_kcr.protocol.region.commands import CompleteAtRest, RequestCheckpoint, Run, StartRegion, StartRun
+from airflow_kcr.protocol.region.commands import CompleteAtRest, RequestCheckpoint, Run, StartRun
 from airflow_kcr.protocol.region.state import Region, put
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, RequestId, format_instant, replace
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    DesiredState,
+    GroupPartition,
+    RequestId,
+    format_instant,
+    replace,
+)
 
 
 def start(region: Region, now: datetime, command: StartRun) -> Region:
@@ -32,7 +39,7 @@ def start(region: Region, now: datetime, command: StartRun) -> Region:
     _require_possible(region, now, run)
     if region.state is not rows.RegionState.STOPPED:
         return requests.ask(region, now, _request(run))
-    region = lifecycle.start(_located(region, run), now, StartRegion(requester=run.requester))
+    region = lifecycle.start(_located(region, run), now, run.requester)
     return requests.ask(region, now, _request(run))
 
 
@@ -61,7 +68,7 @@ def _request(run: Run) -> RequestCheckpoint:
         request_id=run.request_id,
         boundary=run.boundary,
         allow_inexact=run.allow_inexact,
-        then=rows.DesiredState.STOPPED,
+        then=DesiredState.STOPPED,
         requester=run.requester,
     )
 
@@ -143,7 +150,7 @@ def is_at_rest(region: Region, boundary: datetime, logs: Mapping[GroupPartition,
         and checkpoint.timeline == region.timeline
         and checkpoint.state is rows.CheckpointState.PUBLISHED
         and region.next_spec is None
-        and not region.absent
+        and not region.absent()
         and logs.keys() == partitions == region.offsets[checkpoint.sequence].keys()
         and all(
             _rests(region, region.claims[p], boundaries.boundary_offset(region, p, boundary), logs[p])
@@ -174,8 +181,7 @@ def _completed(region: Region, now: datetime, request: RequestCheckpoint) -> Reg
         sequence=sequence,
         timeline=region.timeline,
         epoch=region.epoch,
-        state=rows.CheckpointState.OPEN,
-        phase=rows.CheckpointPhase.DRAINING,
+        state=rows.CheckpointState.DRAINING,
         purpose=request.purpose,
         request_id=request.request_id,
         boundary=request.boundary,

@@ -18,7 +18,7 @@ from airflow_kcr.protocol.region import boundaries, events, lost_logs, membershi
 from airflow_kcr.protocol.region.commands import ChangeSpec, ReportStartFailures
 from airflow_kcr.protocol.region.state import Region, Spec, put
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import Incarnation, MemberId, replace
+from airflow_kcr.protocol.values import DesiredState, Incarnation, MemberId, replace
 
 
 def change(region: Region, now: datetime, wanted: ChangeSpec) -> Region:
@@ -108,7 +108,7 @@ def unattended(region: Region, now: datetime) -> Region:
     if region.next_spec is None or region.live_members(now):
         return region
     region = take_pending(region, now)
-    if region.desired_state is rows.DesiredState.STOPPED or region.state in {
+    if region.desired_state is DesiredState.STOPPED or region.state in {
         rows.RegionState.STOPPED,
         rows.RegionState.HALTED,
     }:

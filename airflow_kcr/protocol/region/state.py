@@ -23,7 +23,7 @@ from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.archive import NOTHING, Archive, Named
 from airflow_kcr.protocol.region.events import Body, Event
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import GroupPartition, Offset, replace
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, Offset, replace
 
 InitialKey: TypeAlias = tuple[GroupPartition, values.TopicId]
 
@@ -116,7 +116,7 @@ class Region:
     """What persons have answered about resets that are not applied yet, the newest last."""
 
     state: rows.RegionState = rows.RegionState.STOPPED
-    desired_state: rows.DesiredState = rows.DesiredState.STOPPED
+    desired_state: DesiredState = DesiredState.STOPPED
     epoch: values.Epoch = values.Epoch(0)
     timeline: values.Timeline = values.Timeline(0)
     next_sequence: values.CheckpointNumber = values.CheckpointNumber(1)
@@ -152,11 +152,8 @@ class Region:
     foreign_consumers: tuple[ForeignConsumer, ...] = ()
     """The foreign consumers in the groups at the last check, in order."""
 
-    unowned: Mapping[GroupPartition, datetime] = field(default_factory=dict)
-    """Partitions that the brokers have and no member owns, and when it was first seen; see `membership`."""
-
-    absent: Mapping[GroupPartition, rows.Absence] = field(default_factory=dict)
-    """Partitions of the region that the brokers say they do not have; see `lost_logs`."""
+    unserved: Mapping[GroupPartition, rows.Unserved] = field(default_factory=dict)
+    """Partitions that have no owner, see `unowned`, or that the brokers do not have, see `lost_logs`."""
 
     members: Mapping[values.MemberId, rows.Member] = field(default_factory=dict)
     leases: Mapping[values.MemberId, rows.Lease] = field(default_factory=dict)
@@ -273,7 +270,7 @@ class Region:
         moved = replace(self, state=state)
         return moved.record(now, events.StateChanged(before=before, after=state, why=why))
 
-    def wanting(self, now: datetime, desired: rows.DesiredState, requester: rows.Requester) -> Region:
+    def wanting(self, now: datetime, desired: DesiredState, requester: rows.Requester) -> Region:
         """Return the region with what was asked of it; the single writer of `desired_state`."""
         if desired is self.desired_state:
             return self
@@ -461,8 +458,8 @@ class Region:
 
     def belongs(self, partition: GroupPartition) -> bool:
         """Whether a partition can be the region's: the spec reads its topic, and the brokers have it, or may again."""
-        absence = self.absent.get(partition)
-        return self.rules.subscribes(partition.group, partition.topic) and not (absence and absence.is_gone)
+        row = self.unserved.get(partition)
+        return self.rules.subscribes(partition.group, partition.topic) and not (row and row.is_gone)
 
     def universe(self) -> frozenset[GroupPartition]:
         """Return the region's partitions.
@@ -480,7 +477,15 @@ class Region:
         }
         if strange:
             known = {p for p in known if (p.group, p.topic) not in strange}
-        return frozenset(known.difference(p for p, absence in self.absent.items() if absence.is_gone))
+        return frozenset(known.difference(self.gone()))
+
+    def gone(self) -> frozenset[GroupPartition]:
+        """Return the partitions that are no part of the region any more, as the brokers do not have them."""
+        return frozenset(p for p, row in self.unserved.items() if row.is_gone)
+
+    def absent(self) -> dict[GroupPartition, rows.Unserved]:
+        """Return the partitions that the brokers do not have, in order."""
+        return {p: row for p, row in sorted(self.unserved.items()) if not row.is_there}
 
     def universe_in_order(self) -> tuple[GroupPartition, ...]:
         """Return the region's partitions in their order, as maps of them are."""

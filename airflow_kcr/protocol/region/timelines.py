@@ -22,18 +22,12 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import NumberOutOfRange
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.state import CheckpointsUndone, InitialKey, Region, put, without
-from airflow_kcr.protocol.values import (
-    MAX_NUMBER,
-    CheckpointNumber,
-    GroupPartition,
-    Offset,
-    TopicId,
-    replace,
-)
+from airflow_kcr.protocol.values import GroupPartition, Offset, replace
 
 
 def unpublished(region: Region) -> tuple[rows.Checkpoint, ...]:
@@ -42,7 +36,7 @@ def unpublished(region: Region) -> tuple[rows.Checkpoint, ...]:
     return tuple(row for row in complete if row.is_current)
 
 
-def newest_aligned(region: Region, up_to: CheckpointNumber | None = None) -> rows.Checkpoint | None:
+def newest_aligned(region: Region, up_to: values.CheckpointNumber | None = None) -> rows.Checkpoint | None:
     """Return the current checkpoint, at or before `up_to`, that was aligned to the newest boundary.
 
     Along the current timeline boundaries only grow, because a request is answered by a checkpoint of a later boundary;
@@ -55,16 +49,16 @@ def newest_aligned(region: Region, up_to: CheckpointNumber | None = None) -> row
     return _newest_stored(region, up_to)
 
 
-def _newest_stored(region: Region, up_to: CheckpointNumber) -> rows.Checkpoint | None:
+def _newest_stored(region: Region, up_to: values.CheckpointNumber) -> rows.Checkpoint | None:
     # Of the current timeline beyond what this decision has taken off it, the archive knows nothing.
-    end = min((up_to, *(CheckpointNumber(s - 1) for s in _undone_now(region))))
+    end = min((up_to, *(values.CheckpointNumber(s - 1) for s in _undone_now(region))))
     held = [row for s, row in region.checkpoints.items() if row.is_current and row.boundary is not None and s <= up_to]
     stored = region.archive.newest_aligned(end)
     held += [stored] if stored is not None and stored.sequence not in region.checkpoints else []
     return max(held, key=lambda row: row.sequence, default=None)
 
 
-def _undone_now(region: Region) -> frozenset[CheckpointNumber]:
+def _undone_now(region: Region) -> frozenset[values.CheckpointNumber]:
     """Return what this decision has taken off the current timeline."""
     changes = (change for change in region.ledger if isinstance(change, CheckpointsUndone))
     return frozenset(sequence for change in changes for sequence in change.sequences)
@@ -85,7 +79,7 @@ def covering(region: Region, boundary: datetime) -> rows.Checkpoint | None:
     return min(found, key=lambda row: row.sequence, default=None)
 
 
-def undone_by(region: Region, opening: OffsetMap) -> tuple[CheckpointNumber, ...]:
+def undone_by(region: Region, opening: OffsetMap) -> tuple[values.CheckpointNumber, ...]:
     """Return the current checkpoints that a timeline opening at these offsets takes off it.
 
     A retired checkpoint has no offsets any more. It stays on the current timeline when a newer one with offsets does,
@@ -104,7 +98,7 @@ def undone_by(region: Region, opening: OffsetMap) -> tuple[CheckpointNumber, ...
     return tuple(sorted(gone - _undone_now(region)))
 
 
-def without_undone(region: Region, sequences: tuple[CheckpointNumber, ...]) -> Region:
+def without_undone(region: Region, sequences: tuple[values.CheckpointNumber, ...]) -> Region:
     """Return the region with these checkpoints marked as undone by its present timeline."""
     if not sequences:
         return region
@@ -143,7 +137,7 @@ def undone(batch: rows.Batch, lowest: Mapping[GroupPartition, Offset]) -> rows.B
 # Topics that were deleted and created again
 
 
-def is_recreated(known: TopicId, seen: TopicId) -> bool:
+def is_recreated(known: values.TopicId, seen: values.TopicId) -> bool:
     """Whether two ids are those of two topics; an id that a broker did not tell says nothing."""
     return bool(known and seen) and known != seen
 
@@ -186,7 +180,7 @@ def with_recreated(
     return SeekMap({**seek, **{p: replace(seek[p], recreated=topic_id) for p, topic_id in anew.items()}})
 
 
-def topics_of(region: Region, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:
+def topics_of(region: Region, sequence: values.CheckpointNumber) -> Mapping[GroupPartition, values.TopicId]:
     """Return the topic ids that a checkpoint's offsets are of, as its contributors saw them."""
     held = [part for (of, _), part in region.contributions.items() if of == sequence]
     if held or sequence == region.open_checkpoint:
@@ -194,7 +188,7 @@ def topics_of(region: Region, sequence: CheckpointNumber) -> Mapping[GroupPartit
     return region.archive.topics(sequence)
 
 
-def lost_to(region: Region, sequence: CheckpointNumber) -> tuple[GroupPartition, ...]:
+def lost_to(region: Region, sequence: values.CheckpointNumber) -> tuple[GroupPartition, ...]:
     """Return the partitions of a checkpoint whose topic the region has since followed to another one."""
     return tuple(
         p
@@ -219,7 +213,7 @@ def noted_later(region: Region, noted: rows.Noted) -> tuple[str, ...]:
 
 def is_reachable_note(region: Region, noted: rows.Noted) -> bool:
     """Whether the region itself can have written a note, before its store was restored."""
-    return all(seen <= min(held + REACHABLE, MAX_NUMBER) for _, seen, held in _pairs(region, noted))
+    return all(seen <= min(held + REACHABLE, values.MAX_NUMBER) for _, seen, held in _pairs(region, noted))
 
 
 def require_numbers_left(region: Region) -> None:
@@ -230,7 +224,7 @@ def require_numbers_left(region: Region) -> None:
     """
     held = {"epoch": region.epoch, "sequence": region.next_sequence, "timeline": region.timeline}
     for what, number in held.items():
-        if number >= MAX_NUMBER:
+        if number >= values.MAX_NUMBER:
             raise NumberOutOfRange(
                 f"region {region.name} has {what} {number}, and none comes after it: an earlier version took over what "
                 "another client had written into Kafka's commit metadata. Begin the region anew: end its members, "
@@ -255,7 +249,7 @@ def with_numbers_above(region: Region, seen: rows.Noted) -> Region:
         region,
         epoch=max(region.epoch, seen.epoch),
         timeline=max(region.timeline, seen.timeline),
-        next_sequence=CheckpointNumber(max(region.next_sequence, seen.sequence + 1)),
+        next_sequence=values.CheckpointNumber(max(region.next_sequence, seen.sequence + 1)),
     )
 
 
@@ -268,4 +262,4 @@ def _pairs(region: Region, noted: rows.Noted) -> tuple[tuple[str, int, int], ...
 
 
 def _shown(number: int) -> str:
-    return str(number) if number <= MAX_NUMBER else f"of {len(str(number))} digits"
+    return str(number) if number <= values.MAX_NUMBER else f"of {len(str(number))} digits"

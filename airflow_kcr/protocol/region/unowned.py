@@ -7,7 +7,7 @@ from datetime import datetime
 
 from airflow_kcr.protocol.region import checkpoints, coverage, events, lost_logs
 from airflow_kcr.protocol.region.commands import PartitionAdvice, ReportPartitions
-from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, RegionState
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, RegionState, Unserved
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupPartition, MemberId, replace
 
@@ -24,15 +24,16 @@ def report_partitions(region: Region, now: datetime, inventory: ReportPartitions
     region.require_member(inventory.member, inventory.incarnation, now)
     if region.state not in CLAIM_STATES:
         return region
+    before = {p: row for p, row in region.unserved.items() if row.is_there}
     region = lost_logs.partitions_seen(region, now, inventory.member.group, inventory.partitions)
-    others = {p: since for p, since in region.unowned.items() if p.group != inventory.member.group}
+    others = {p: row for p, row in before.items() if p.group != inventory.member.group}
     bare = sorted(p for p in inventory.partitions if _is_bare(region, p))
-    ownerless = others | {p: region.unowned.get(p, now) for p in bare}
-    if ownerless == region.unowned:
+    ownerless = others | {p: before.get(p, Unserved(since=now)) for p in bare}
+    if ownerless == before:
         return region
-    fresh = [p for p in bare if p not in region.unowned]
-    body = events.PartitionsUnowned(partitions=tuple(sorted(ownerless)))
-    return _without_blind_checkpoint(replace(region, unowned=ownerless).record(now, body), now, fresh)
+    region = replace(region, unserved=region.absent() | ownerless)
+    region = region.record(now, events.PartitionsUnowned(partitions=tuple(sorted(ownerless))))
+    return _without_blind_checkpoint(region, now, [p for p in bare if p not in before])
 
 
 def _is_bare(region: Region, partition: GroupPartition) -> bool:
@@ -57,10 +58,10 @@ def _without_blind_checkpoint(region: Region, now: datetime, fresh: Collection[G
 def advice(region: Region, now: datetime, report: ReportPartitions) -> PartitionAdvice:
     """Return what a member has to do about the partitions of its group that have no owner."""
     group = report.member.group
-    gone = frozenset(p for p in lost_logs.gone(region) if p.group == group)
+    gone = frozenset(p for p in region.gone() if p.group == group)
     is_reset = region.state in RESET_STATES
     if not is_reset and not any(p.group == group for p in coverage.unowned(region)):
-        return PartitionAdvice(report_again=any(p.group == group and p not in gone for p in region.absent), gone=gone)
+        return PartitionAdvice(report_again=any(p.group == group and p not in gone for p in region.absent()), gone=gone)
     # A rebalance may cost a reset one more attempt; one that does not wait for the partition is done without it.
     waited_for = region.universe() if is_reset else coverage.overdue(region, now).keys()
     late = any(p.group == group and p in waited_for for p in coverage.overdue(region, now))

@@ -10,35 +10,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.targets import Target
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    Epoch,
-    EventNumber,
-    GroupPartition,
-    Incarnation,
-    Offset,
-    Timeline,
-)
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRegion:
     """The region, as one member sees it."""
 
-    counter: EventNumber
+    counter: values.EventNumber
     recorded_at: datetime | None = None
     """When the event of this number was recorded, by the store's clock; see `Region.recorded_at`."""
 
-    epoch: Epoch
-    timeline: Timeline
+    epoch: values.Epoch
+    timeline: values.Timeline
     state: rows.RegionState
-    desired_state: rows.DesiredState
-    next_sequence: CheckpointNumber
+    desired_state: DesiredState
+    next_sequence: values.CheckpointNumber
     spec_revision: int
-    incarnation: Incarnation
+    incarnation: values.Incarnation
     """The member's newest incarnation in the store; another than one's own means fenced."""
 
     left: bool = False
@@ -57,10 +50,10 @@ class MemberRegion:
     contributed: bool = False
     """Whether the member has contributed to it."""
 
-    publish: tuple[CheckpointNumber, ...] = ()
+    publish: tuple[values.CheckpointNumber, ...] = ()
     """Complete checkpoints that this member shall publish now, in this order."""
 
-    commit: CheckpointNumber | None = None
+    commit: values.CheckpointNumber | None = None
     """The restore point, where Kafka's commit read-back of this member's partitions is still awaited."""
 
     claims: Mapping[GroupPartition, rows.Claim] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import boundaries, checkpoints, completion, coverage, rows, specs, timelines
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import GroupId, RequestId, format_instant
+from airflow_kcr.protocol.values import DesiredState, GroupId, RequestId, format_instant
 
 
 class Rule(StrEnum):
@@ -148,7 +148,7 @@ def to_open(region: Region, now: datetime) -> Waits:
         yield Wait(rule=Rule.RESET, what=f"the region is {region.state}")
         yield from reset(region, now)
         return
-    if region.desired_state is rows.DesiredState.PAUSED:
+    if region.desired_state is DesiredState.PAUSED:
         yield Wait(rule=Rule.PERSON, what="it is paused, and goes on to no boundary until it is resumed")
     if region.open_checkpoint is not None:
         yield Wait(rule=Rule.CHECKPOINT, what=f"checkpoint {region.open_checkpoint} is open, others wait for it")
@@ -168,7 +168,7 @@ def to_publish(region: Region, now: datetime, request: rows.CheckpointRequest) -
     checkpoint = None if request.sequence is None else region.checkpoint_of(request.sequence)
     if request.state is rows.RequestState.QUEUED:
         yield from to_open(region, now)
-    elif checkpoint is not None and checkpoint.state is rows.CheckpointState.OPEN:
+    elif checkpoint is not None and checkpoint.is_open:
         yield from to_complete(region, now, checkpoint)
     elif checkpoint is not None and checkpoint.published_at is None:
         yield unpublished(checkpoint)
@@ -176,7 +176,7 @@ def to_publish(region: Region, now: datetime, request: rows.CheckpointRequest) -
 
 def to_complete(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Waits:
     """Yield what an open checkpoint waits for."""
-    if checkpoint.phase is not rows.CheckpointPhase.APPROACHING:
+    if checkpoint.state is not rows.CheckpointState.APPROACHING:
         yield from to_drain(region, checkpoint)
     elif checkpoint.boundary is not None:
         yield from to_boundary(region, now, checkpoint, checkpoint.boundary)
@@ -221,7 +221,7 @@ def unpublished(checkpoint: rows.Checkpoint) -> Wait:
 
 def to_settle(region: Region, checkpoint: rows.Checkpoint) -> Waits:
     """Yield what a checkpoint waits for until it is published and it is known whether Kafka holds its offsets."""
-    if checkpoint.state is rows.CheckpointState.OPEN:
+    if checkpoint.is_open:
         yield Wait(rule=Rule.CHECKPOINT, what=f"checkpoint {checkpoint.sequence} is not complete yet")
     elif checkpoint.published_at is None:
         yield unpublished(checkpoint)
@@ -256,7 +256,7 @@ def to_exist(region: Region, now: datetime) -> Waits:
     if region.halt is not None:
         yield Wait(rule=Rule.PERSON, what=f"it is halted: {region.halt.text}")
     elif region.checkpoint is not None:
-        what = f"checkpoint {region.checkpoint.sequence} is {region.checkpoint.phase}"
+        what = f"checkpoint {region.checkpoint.sequence} is {region.checkpoint.state}"
         yield Wait(rule=Rule.CHECKPOINT, what=what, since=region.checkpoint.opened_at)
     elif region.next_boundary is not None:
         yield Wait(rule=Rule.BOUNDARY, what=f"its next boundary is {format_instant(region.next_boundary)}")

@@ -5,7 +5,7 @@ A row class whose fields are the columns is laid out by its type hints (`row_lay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import attrgetter
@@ -45,21 +45,20 @@ _PLAIN: Final = fields_of(
 )
 """The fields of a region that are columns; the others are tables, made of several columns, or one of several."""
 
-MOVING_COLUMNS: Final = ("unowned", "restore_point", "restore_point_epoch", *(part.columns[0] for part in _PLAIN))
+MOVING_COLUMNS: Final = ("unserved", "restore_point", "restore_point_epoch", *(part.columns[0] for part in _PLAIN))
 
 HEAD_COLUMNS: Final = SPEC_COLUMNS + MOVING_COLUMNS
 """The columns of the region's own row, after id and name."""
 
 HEAD: Final = json_row(HEAD_COLUMNS, "r")
 
-_UNCLAIMED: Final = dict[values.GroupPartition, datetime | rows.Absence]
+_UNSERVED: Final = dict[values.GroupPartition, rows.Unserved]
 
 RulesOf: TypeAlias = Callable[[str], RegionRules]
 
 
 def head_values(region: Region) -> dict[str, object]:
     """Return the values of the region's own row, by column, as they are written in JSON."""
-    unclaimed = {**region.unowned, **region.absent}
     held = {part: getattr(region, part.name) for part in _PLAIN}
     return {
         "uid": region.region_id,
@@ -67,7 +66,7 @@ def head_values(region: Region) -> dict[str, object]:
         "spec_revision": region.spec.revision,
         "next_spec": region.next_spec and region.next_spec.text,
         "next_spec_revision": region.next_spec and region.next_spec.revision,
-        "unowned": documents.write(unclaimed, _UNCLAIMED) if unclaimed else None,
+        "unserved": documents.write(region.unserved, _UNSERVED) if region.unserved else None,
         "restore_point": region.restore_sequence,
         "restore_point_epoch": region.restore_epoch,
         **{part.columns[0]: None if value == () else part.written([value])[0][0] for part, value in held.items()},
@@ -84,7 +83,6 @@ def region_from(name: values.RegionName, head: Found, rules: RulesOf, archive: A
         archive: what is over in the region.
     """
     row = dict(zip(HEAD_COLUMNS, head, strict=True))
-    unclaimed: Mapping[values.GroupPartition, datetime | rows.Absence] = from_json(row["unowned"] or {}, _UNCLAIMED)
     there = {column: [value] for column, value in row.items() if value is not None}
     plain: dict[str, Any] = {part.name: part.read(there)[0] for part in _PLAIN if part.columns[0] in there}
 
@@ -98,8 +96,7 @@ def region_from(name: values.RegionName, head: Found, rules: RulesOf, archive: A
         region_id=values.RegionId(row["uid"]),
         spec=spec(row["spec"], row["spec_revision"]),
         next_spec=None if row["next_spec"] is None else spec(row["next_spec"], row["next_spec_revision"]),
-        unowned={p: seen for p, seen in unclaimed.items() if isinstance(seen, datetime)},
-        absent={p: seen for p, seen in unclaimed.items() if isinstance(seen, rows.Absence)},
+        unserved=from_json(row["unserved"] or {}, _UNSERVED),
         restore_point=None if at is None else rows.RestorePoint(at, row["restore_point_epoch"]),
         archive=archive,
         **plain,

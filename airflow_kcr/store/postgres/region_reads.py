@@ -159,7 +159,7 @@ def region_of_member(session: Session, name: RegionName, member: MemberId, row: 
         return region_of(session, name, session.rows(SQL["region"], name=name)[0])
     region = replace(region, claims=claims, skips=_skips(session, row))
     checkpoint, limit = region.checkpoint, boundaries.limit(region)
-    if checkpoint is not None and checkpoint.phase is not None:
+    if checkpoint is not None:
         own = PostgresArchive(session).contribution_of(checkpoint.sequence, member)
         region = replace(region, contributions={(checkpoint.sequence, m): part for m, part in own.items()})
     restore_point = region.restore_checkpoint

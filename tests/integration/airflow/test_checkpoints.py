@@ -20,7 +20,7 @@ from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.region.commands import Reconcile, StoreBoundaryOffsets
-from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Committed
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, Committed
 from airflow_kcr.protocol.values import Offset
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from tests.support.driver import Driver
@@ -111,7 +111,7 @@ class Members:
         if (
             checkpoint is not None
             and checkpoint.boundary is not None
-            and checkpoint.phase is CheckpointPhase.APPROACHING
+            and checkpoint.state is CheckpointState.APPROACHING
         ):
             for member in sorted(driver.processes):
                 place = {p: (c.position or 0) + WIDTH for p, c in driver.claims(member).items()}
@@ -121,7 +121,7 @@ class Members:
                 )
                 driver.process(member, width=WIDTH)
             driver.handle(Reconcile())
-        elif checkpoint is not None and checkpoint.phase is CheckpointPhase.DRAINING:
+        elif checkpoint is not None and checkpoint.state is CheckpointState.DRAINING:
             driver.complete()
         driver.publish()
         restore_point = region.checkpoints.get(region.restore_sequence) if region.restore_sequence is not None else None

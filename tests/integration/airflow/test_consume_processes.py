@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from airflow_kcr.protocol.region.commands import StopRegion
 from airflow_kcr.protocol.region.rows import Outcome
 from tests.support.consume import CONF, Consumers, Task, consumers
+from tests.support.driver import STOP
 from tests.support.members import live
 from tests.support.spark_executors import application_settings
 from tests.support.tied import start_standalone
@@ -75,7 +75,7 @@ def finish(found: Consumers, task: Task) -> None:
     """Let everything be consumed, stop the region, and judge."""
     found.until(found.live.consumed, "everything consumed", within=120)
     found.live.checkpoint()
-    found.live.store.handle(found.live.name, StopRegion())
+    found.live.store.handle(found.live.name, STOP)
     found.until(lambda: task.ended is not None, "the task ended")
     assert task.ended == {"state": "success"}, task.said()
     found.until_gone(task)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.protocol.region.commands import ReportForeignConsumer, StartRegion
+from tests.support.driver import START
 from tests.support.live_airflow import LiveAirflow
 from tests.support.live_region import SPEC, live_region
 from tests.support.members import BRISK
@@ -66,10 +66,10 @@ def test_people_are_told_of_a_halt_and_of_a_stall_although_one_notifier_fails(
         live_region(airflow.store_url, spec("unmanned")) as unmanned,
     ):
         guarded.up()
-        guarded.handle(ReportForeignConsumer(text="intruder@host"))
+        guarded.find_stranger()
         halt = guarded.region.halt
         assert halt is not None
-        unmanned.handle(StartRegion())
+        unmanned.handle(START)
         airflow.add_dags("watches", text, "guarded_watch", "unmanned_watch")
         runs = {dag: airflow.editor.trigger(dag).run_id for dag in ("guarded_watch", "unmanned_watch")}
         for dag, run in runs.items():

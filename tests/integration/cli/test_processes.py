@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.protocol.region.commands import KillRegion, StartRegion
-from tests.support.driver import Driver
+from airflow_kcr.protocol.region.commands import KillRegion
+from tests.support.driver import START, Driver
 from tests.support.live_region import live_region
 
 DEADLINE = 60
@@ -181,7 +181,7 @@ def test_events_are_followed_as_they_happen(environment: dict[str, str], driver:
     with running(environment, "events", "flights", "--follow", "-o", "json") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["kind"] == "RegionCreated"
-        driver.handle(StartRegion())
+        driver.handle(START)
         assert json.loads(process.stdout.readline())["kind"] == "DesiredStateChanged"
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=DEADLINE)
@@ -197,7 +197,7 @@ def test_a_reader_that_goes_away_is_no_disaster(environment: dict[str, str], dri
         process.stdout.close()
         deadline = time.monotonic() + DEADLINE
         while process.poll() is None and time.monotonic() < deadline:
-            driver.handle(StartRegion())
+            driver.handle(START)
             driver.handle(KillRegion())
             time.sleep(0.1)  # the other process has to get its turn
         assert "Traceback" not in process.stderr.read()

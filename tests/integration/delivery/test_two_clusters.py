@@ -25,7 +25,7 @@ from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.servers import new_cluster_id
 from airflow_kcr.errors import RegionExists
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import DeclareRegion, ReportClusters, RequestCheckpoint, StartRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, ReportClusters, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Checkpoint, HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.scopes import Scope
@@ -35,6 +35,7 @@ from airflow_kcr.spec import RegionSpec, parse
 from tests.conftest import StartKafka
 from tests.support.delivery_accounts import rows_of
 from tests.support.delivery_servers import Servers
+from tests.support.driver import START
 from tests.support.faults import Note, checkpoints, finished, judged, stored, told
 from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import KafkaSet
@@ -127,7 +128,7 @@ def paired(
     )
     store = connect(store_url(url))
     store.handle(name, DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
-    store.handle(name, StartRegion())
+    store.handle(name, START)
     clusters = {"east": east, "west": west}
     groups = {
         side: Live(
@@ -334,7 +335,7 @@ def test_a_cluster_that_was_replaced_behind_its_address_is_noticed(pair: Pair, r
     shutil.move(broker.folder / "kept", broker.folder / "data")
     broker.cluster_id = old
     broker.start()
-    pair.east.handle(StartRegion())
+    pair.east.handle(START)
     pair.east.until_running(WITHIN)
     pair.fill(20)
     pair.finished()

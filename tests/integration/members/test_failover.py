@@ -19,10 +19,10 @@ import pytest
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.embedded.servers import UNSAFE_BUT_FAST, USER
 from airflow_kcr.errors import StoreUnavailable
-from airflow_kcr.protocol.region.commands import StartRegion
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.store.postgres.connections import server_at
 from airflow_kcr.store.schema_upgrade import upgrade
+from tests.support.driver import START
 from tests.support.faults import Note, finished, judged, needless, resets, runs
 from tests.support.kafka import Kafka
 from tests.support.members import Live, live
@@ -140,7 +140,7 @@ def test_a_replica_without_the_last_commits_halts_the_region_until_a_person_resu
             assert any(choice.startswith("resume: ") for choice in halted.halt.choices)
             # Nothing of what a member or Kafka says is believed until a person resumes the region.
             assert halted.restore_sequence != lost.restore_sequence
-            region.handle(StartRegion())
+            region.handle(START)
             region.until(lambda: runs(region), "running, from what the replica has")
             resumed = region.region()
             assert resumed.timeline > lost.timeline

@@ -15,11 +15,12 @@ import pytest
 from confluent_kafka import Consumer
 
 from airflow_kcr.protocol.region import coverage, events
-from airflow_kcr.protocol.region.commands import PauseRegion, RequestCheckpoint, StartRegion
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, HaltReason, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.values import GroupPartition, MemberId, RequestId
 from tests.conftest import StartKafka
 from tests.integration.members.conftest import in_both_protocols
+from tests.support.driver import PAUSE, START
 from tests.support.faults import (
     Note,
     Stored,
@@ -193,11 +194,11 @@ def overtaken(region: Live) -> set[Place]:
     region.fill(100)
     region.start(0, 1)
     finished(region)
-    region.handle(PauseRegion())
+    region.handle(PAUSE)
     region.fill(100)
     region.kafka.delete_records(region.topic, {0: 150})
     kept = {record.place for record in stored(region.kafka, region.topic)}
-    region.handle(StartRegion())
+    region.handle(START)
     return kept
 
 

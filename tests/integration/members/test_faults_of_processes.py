@@ -16,10 +16,11 @@ from typing import TypeAlias
 import pytest
 
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import RequestCheckpoint, StartRegion
-from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, ResetCause
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.rows import Batch, CheckpointState, ResetCause
 from airflow_kcr.protocol.values import BatchId, RequestId
 from tests.support import faults
+from tests.support.driver import START
 from tests.support.faults import Note, finished
 from tests.support.member_accounts import Place, judged
 from tests.support.members import BRISK, PATIENT, Live, Process
@@ -110,7 +111,7 @@ def approaching(region: Live, victims: list[Process]) -> None:
         return (
             checkpoint is not None
             and checkpoint.boundary is not None
-            and checkpoint.phase is CheckpointPhase.APPROACHING
+            and checkpoint.state is CheckpointState.APPROACHING
         )
 
     region.until(approaches, "a checkpoint that approaches its boundary")
@@ -313,7 +314,7 @@ def test_a_poison_record_halts_the_region_and_a_repaired_pipeline_goes_on_from_t
         assert len(failed) == 2, "one reset for each allowed failure; the third one halts"
         for one in processes:
             one.gate("fixed")
-        region.handle(StartRegion())
+        region.handle(START)
         settled(region, record_property, "a poison record, three failures, repaired")
 
 

@@ -19,12 +19,13 @@ from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.validation import validate
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import RequestCheckpoint, StartRegion, StopRegion
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
 from airflow_kcr.spec import RegionSpec
 from tests.integration.members.conftest import in_both_protocols
+from tests.support.driver import START, STOP
 from tests.support.faults import Note, checkpoints, finished, judged, resets, told
 from tests.support.kafka import QUIESCED, Kafka
 from tests.support.kafka_tool import console_consumer
@@ -219,9 +220,9 @@ def brought_into(one: Live, phase: str) -> Process:
     """Have a region be in a phase and stay there, and return the process whose gate holds it."""
     gate = PHASES[phase]
     if phase == "starting":
-        one.handle(StopRegion())
+        one.handle(STOP)
         assert one.processes[-1].wait(90) == 0
-        one.handle(StartRegion())
+        one.handle(START)
         one.start(0, 1, gates=(gate,))
     else:
         one.processes[-1].gate(gate)  # batches and checkpoints come by themselves
@@ -241,7 +242,7 @@ def noticed_after(one: Live, number: int) -> int | None:
     completed = 0
     for event in one.events(number):
         completed += isinstance(event.body, events.CheckpointCompleted)
-        if isinstance(event.body, events.ForeignConsumersSeen):
+        if isinstance(event.body, events.ForeignConsumersChanged):
             return completed
     return None
 

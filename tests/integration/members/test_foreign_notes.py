@@ -13,9 +13,10 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.commands import KillRegion, StartRegion, StopRegion
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
+from tests.support.driver import START, STOP
 from tests.support.kafka import Kafka, groups_at
 from tests.support.kafka_tool import consumer_groups
 from tests.support.members import Live, live
@@ -35,7 +36,7 @@ def is_halted(region: Live) -> bool:
 
 def stopped(region: Live) -> None:
     """Stop the region, and wait until its members have left."""
-    region.handle(StopRegion())
+    region.handle(STOP)
     for process in region.processes:
         if process.running:
             process.wait(60)
@@ -80,7 +81,7 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
     before = region.region()
     write(region, offset=0, epoch=2**63 - 1)
     for _ in range(2):  # a resume alone does not help, and does no harm
-        region.handle(StartRegion())
+        region.handle(START)
         region.start(0)
         region.until(lambda: is_halted(region), "halted")
         halt = region.region().halt
@@ -99,7 +100,7 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
     else:
         arguments = ("--group", region.group, "--topic", region.topic)
         consumer_groups(region.kafka.bootstrap_servers, "--delete-offsets", *arguments)
-    region.handle(StartRegion())
+    region.handle(START)
     region.start(0)
     region.until_running()
     region.fill(20)
@@ -118,12 +119,12 @@ def test_a_number_that_the_region_can_have_reached_is_taken_over_by_the_resume_a
     stopped(region)
     before = region.region()
     write(region, offset=0, epoch=1000)
-    region.handle(StartRegion())
+    region.handle(START)
     region.start(0)
     region.until(lambda: is_halted(region), "halted")
     halted = region.region()
     assert halted.epoch < before.epoch + 10
-    region.handle(StartRegion())
+    region.handle(START)
     region.until_running()
     region.fill(20)
     region.checkpoint()

@@ -16,7 +16,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.validation import validate
 from airflow_kcr.protocol.evidence import CheckVerdict
-from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import RequestId
@@ -165,7 +165,7 @@ def test_partitions_that_no_member_owns_are_counted_as_lag_and_fail_the_validati
         region.kafka.add_partitions(region.topic, 4)
         region.fill(30)
         second = region.start(0, gates=("processing",))
-        region.until(lambda: len(region.region().unowned) == 2, "two partitions without an owner", 90)
+        region.until(lambda: len(coverage.unowned(region.region())) == 2, "two partitions without an owner", 90)
         with Region(region.name, region.store) as opened:
             lags = {row.partition.partition: (row.lag, row.member) for row in opened.lag()}
         assert [lags[n] for n in (2, 3)] == [(30, None), (30, None)]

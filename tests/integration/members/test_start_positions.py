@@ -17,7 +17,6 @@ from confluent_kafka import Consumer, TopicPartition
 
 from airflow_kcr.api import Region
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import StartRegion, StopRegion
 from airflow_kcr.protocol.rules import (
     COMMITTED,
     EARLIEST,
@@ -26,6 +25,7 @@ from airflow_kcr.protocol.rules import (
 )
 from tests.integration.members.conftest import Lend
 from tests.support import faults
+from tests.support.driver import START, STOP
 from tests.support.faults import Note, checkpoints, finished, start_offsets, stored, told
 from tests.support.kafka import QUIESCED, Kafka, Record
 from tests.support.members import BRISK, Live
@@ -59,10 +59,10 @@ class Before:
     def since(self, instant: datetime) -> dict[int, int]:
         """Return the first offset of each partition at or after an instant; the log's end: there is none."""
         found = {n: bisect_left(stamps, instant) for n, stamps in self.stamps.items()}
-        return {n: max(offset, START[n]) for n, offset in found.items()}
+        return {n: max(offset, LOG_STARTS[n]) for n, offset in found.items()}
 
 
-START = {0: GONE, 1: GONE, 2: 0, OLD: 0}
+LOG_STARTS = {0: GONE, 1: GONE, 2: 0, OLD: 0}
 """Where the logs begin."""
 
 TAKEN_OVER = {0: 25, 1: GONE - 5, 2: RECORDS + 900}
@@ -90,7 +90,7 @@ def written_before(one: Live, now: datetime) -> Before:
         for number, at in enumerate(times)
     )
     one.kafka.produce(one.topic, records)
-    one.kafka.delete_records(one.topic, {n: offset for n, offset in START.items() if offset})
+    one.kafka.delete_records(one.topic, {n: offset for n, offset in LOG_STARTS.items() if offset})
     return Before(stamps)
 
 
@@ -103,7 +103,7 @@ def exactly(offsets: Mapping[int, int]) -> Expected:
 
 
 STARTS: dict[str, tuple[Callable[[datetime], StartPosition], Expected]] = {
-    "earliest": (lambda now: EARLIEST, exactly(START)),
+    "earliest": (lambda now: EARLIEST, exactly(LOG_STARTS)),
     "latest": (lambda now: LATEST, exactly(dict.fromkeys(range(PARTITIONS), RECORDS))),
     "committed": (lambda now: COMMITTED, exactly({0: 25, 1: GONE, 2: RECORDS, OLD: 0})),
     "timestamp": (
@@ -188,12 +188,12 @@ def test_a_start_is_resolved_once_whichever_member_has_the_partitions_and_howeve
         assert [owners_of(one)[n] for n in range(PARTITIONS)] == [{0, 1}] * PARTITIONS
 
         # A second start; the spec says something else by now.
-        one.handle(StopRegion())
+        one.handle(STOP)
         for process in second:
             assert process.wait(WITHIN) == 0
         set_start(one, LATEST if kind == "earliest" else EARLIEST)
         one.fill(20)
-        one.handle(StartRegion())
+        one.handle(START)
         one.start(0)
         one.start(1)
         finished(one, WITHIN)

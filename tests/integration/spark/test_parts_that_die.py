@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
-from airflow_kcr.protocol.region.rows import CheckpointPhase
+from airflow_kcr.protocol.region.rows import CheckpointState
 from airflow_kcr.protocol.values import RequestId
 from tests.support.faults import Note, finished, judged, owners, passed, resets
 from tests.support.kafka import Kafka
@@ -68,10 +68,10 @@ class Region:
         self.live.start(1)
         self.live.shared(0, 1, within=WITHIN)
 
-    def phase(self) -> CheckpointPhase | None:
+    def phase(self) -> CheckpointState | None:
         """Where the open checkpoint stands."""
         checkpoint = self.live.region().checkpoint
-        return None if checkpoint is None else checkpoint.phase
+        return None if checkpoint is None else checkpoint.state
 
 
 def idle(region: Region) -> None:
@@ -104,7 +104,7 @@ def draining(region: Region) -> None:
     """The same, and a checkpoint waits for it."""
     busy(region)
     region.live.handle(RequestCheckpoint(request_id=RequestId("the drain")))
-    region.live.until(lambda: region.phase() is CheckpointPhase.DRAINING, "draining")
+    region.live.until(lambda: region.phase() is CheckpointState.DRAINING, "draining")
 
 
 def resetting(region: Region) -> None:

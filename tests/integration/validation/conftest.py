@@ -9,13 +9,13 @@ import pytest
 
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.validation import Validation, validate
-from airflow_kcr.protocol.region.commands import ChangeSpec, StartRegion
+from airflow_kcr.protocol.region.commands import ChangeSpec
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.validation import Check, Question
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.spec import RegionSpec, parse
 from tests.integration.validation.foreign import Crowd
-from tests.support.driver import Driver
+from tests.support.driver import START, Driver
 from tests.support.kafka import Kafka
 
 PARTITIONS = 4
@@ -52,7 +52,7 @@ class Scene:
     def run(self) -> None:
         """Let the region run, its claims being what Kafka has assigned and its logs what the broker says."""
         self.read_logs()
-        self.driver.store.handle(self.name, StartRegion())
+        self.driver.store.handle(self.name, START)
         assigned = self.crowd.assigned()
         for index in range(MEMBERS):
             self.driver.join(self.member(index))

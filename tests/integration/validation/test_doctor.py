@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 from airflow_kcr.api.regions import opened
 from airflow_kcr.cli import app
 from airflow_kcr.driver import doctor
-from airflow_kcr.protocol.region.commands import DeclareRegion, StartRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.validation import Question
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
 from airflow_kcr.store.postgres.connections import Server
+from tests.support.driver import START
 from tests.support.kafka import Kafka
 from tests.support.postgres import Server as Embedded
 
@@ -176,7 +177,7 @@ def test_a_declared_region_is_judged_as_validate_judges_it(database_url: str, sp
         store.handle(
             RegionName("sales"), DeclareRegion(spec=Spec(text=declared.to_json_text(), rules=declared.rules()))
         )
-        store.handle(RegionName("sales"), StartRegion())
+        store.handle(RegionName("sales"), START)
     _, lines = examine("-f", file, store=database_url)
     result = CliRunner().invoke(app, ["group", "validate", "sales", "-o", "json"], env={"KCR_STORE_URL": database_url})
     assert lines[-len(Question) :] == json.loads(result.stdout)

@@ -105,8 +105,8 @@ def test_a_consumer_protocol_foreign_consumer_is_found_in_an_empty_group_before_
     assert [o.client_id for o in foreign_consumers(found)] == ["modern"]
     line = next(c for c in found.checks if c.question is Question.PROTOCOL)
     assert "of type consumer, assignor uniform, not classic: consumer modern on host" in line.detail
-    (seen,) = described(scene.driver.store, scene.name, real_reader)
-    assert (seen.type, seen.assignor, [m.member for m in seen.members]) == ("consumer", "uniform", [None])
+    (group,) = described(scene.driver.store, scene.name, real_reader)
+    assert (group.seen.type, group.seen.assignor, [m.member for m in group.members]) == ("consumer", "uniform", [None])
     with pytest.raises(ForeignConsumerInGroup, match=f"consumer modern on host {LOCAL}"):
         preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader)
     crowd.leave("stranger")
@@ -143,8 +143,8 @@ def test_a_streams_group_of_the_name_refuses_the_start_with_what_to_change(kafka
     # Who asks for a group's coordinator has the brokers make the topic that it needs.
     assert wrong(scene.look()) == {}
     streams_group.join_streams_group(kafka.bootstrap_servers, scene.group, scene.topic)
-    (seen,) = described(scene.driver.store, scene.name, real_reader)
-    assert (seen.type, seen.members) == (SHARE_OR_STREAMS, ())
+    (group,) = described(scene.driver.store, scene.name, real_reader)
+    assert (group.seen.type, group.members) == (SHARE_OR_STREAMS, ())
     assert wrong(scene.look()) == {
         Question.PROTOCOL: CheckVerdict.FAILED,
         Question.FOREIGN_CONSUMERS: CheckVerdict.FAILED,

@@ -14,13 +14,13 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import boundaries, commands, lost_logs
-from airflow_kcr.protocol.region.commands import RetireCheckpoints, StartRegion, StopRegion
+from airflow_kcr.protocol.region.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToEarliest, ToInitial, ToLatest, ToOffset
 from airflow_kcr.protocol.values import BatchId, Epoch, Offset, Range, Timeline
 from tests.support import answers
-from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from tests.support.driver import BEGINNING, GROUP, START, STOP, Driver, group_rules
 from tests.support.judging import (
     accepted,
     causes,
@@ -318,7 +318,7 @@ def stopped(driver: Driver) -> None:
     for member in driver.all_members():
         driver.crash(member)
     driver.wait(60)
-    driver.handle(StopRegion())
+    driver.handle(STOP)
 
 
 @pytest.mark.parametrize("between", [lambda driver: None, stopped], ids=["crash", "crash and stop"])
@@ -333,7 +333,7 @@ def test_c08_a_checkpoint_that_was_complete_and_not_published_is_published_befor
     files = manifest(driver, checkpoint)
     between(driver)
     if state(driver) is RegionState.STOPPED:
-        driver.handle(StartRegion())
+        driver.handle(START)
     else:
         driver.process(width=5)
         driver.crash(driver.member(0))

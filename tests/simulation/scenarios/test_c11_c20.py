@@ -16,13 +16,12 @@ from airflow_kcr.protocol.region.commands import (
     KillRegion,
     Reconcile,
     RetireCheckpoints,
-    StartRegion,
 )
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import BatchId, Incarnation, Offset
 from tests.support import answers
-from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from tests.support.driver import BEGINNING, GROUP, START, Driver, group_rules
 from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import LoneMember, view_of
 from tests.support.scripts import boundary, hourly, located, running
@@ -135,7 +134,7 @@ def test_c13_or_until_its_lease_is_over_and_its_process_must_have_ended() -> Non
 
 def test_c14_a_rolling_start_of_six_members_never_halts_the_region() -> None:
     driver = Driver(partitions=6, members=6)
-    driver.handle(StartRegion())
+    driver.handle(START)
     for member in driver.all_members():
         driver.join(member)
         driver.spread()
@@ -158,7 +157,7 @@ def test_c14_an_application_that_is_queued_for_long_burns_no_attempt() -> None:
     driver.handle(KillRegion())
     driver.processes.clear()
     driver.wait(60)
-    driver.handle(StartRegion())
+    driver.handle(START)
     for member in driver.all_members():
         assert state(driver) is rows.RegionState.STARTING
         driver.wait(20 * 60)
@@ -228,9 +227,9 @@ def test_c16_a_region_that_is_hours_behind_approaches_the_boundary_without_a_dra
     driver.wait(3 * 3600)
     asked = driver.request_checkpoint("run1", boundary=boundary(1))
     checkpoint = checkpoint_of(driver)
-    assert (asked.state, checkpoint.phase, checkpoint.drain_deadline) == (
+    assert (asked.state, checkpoint.state, checkpoint.drain_deadline) == (
         rows.RequestState.OPEN,
-        rows.CheckpointPhase.APPROACHING,
+        rows.CheckpointState.APPROACHING,
         None,
     )
     driver.wait(2 * 3600)
@@ -438,7 +437,7 @@ def test_c20_a_start_does_not_wait_for_an_index_that_the_spec_has_no_more() -> N
     driver.handle(KillRegion())
     fewer = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}), revision=2)
     driver.handle(ChangeSpec(at_once=fewer))
-    driver.handle(StartRegion())
+    driver.handle(START)
     del driver.processes[asleep.member]
     for member in driver.all_members():
         driver.join(member, takeover=True)

@@ -19,15 +19,15 @@ from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region import boundaries, commands, rows
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.commands import PauseRegion, ReadRegion, Reconcile, StartRegion, StopRegion
+from airflow_kcr.protocol.region.commands import ReadRegion, Reconcile
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ByDuration, ShiftBy, ToCheckpoint, ToDatetime
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupId, Offset, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, EventNumber, GroupId, Offset, RegionName
 from airflow_kcr.store.regions import A, Rule
-from tests.support.driver import BEGINNING, Clock, Driver, group_rules
+from tests.support.driver import BEGINNING, PAUSE, START, STOP, Clock, Driver, group_rules
 from tests.support.judging import (
     accepted,
     causes,
@@ -38,6 +38,7 @@ from tests.support.judging import (
     positions,
     started_of,
     state,
+    stops,
 )
 from tests.support.lone_member import LoneMember, claims_of, view_of
 from tests.support.memory import MemoryTransactions
@@ -52,7 +53,7 @@ def stopping() -> tuple[Driver, CheckpointNumber]:
     """A region whose last checkpoint is complete and published, and not committed yet."""
     driver = running()
     driver.process()
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     checkpoint = driver.complete()
     driver.publish()
     return driver, checkpoint
@@ -70,7 +71,7 @@ def test_c21_a_stopping_region_is_not_stopped_before_every_member_has_its_commit
     driver.read_back(driver.member(1))
     assert state(driver) is rows.RegionState.STOPPED
     assert driver.region.checkpoints[checkpoint].committed is rows.Committed.YES
-    assert happened(driver, region_events.Stopped)[-1].drained
+    assert stops(driver)[-1] == "drained"
     judge(driver)
 
 
@@ -91,7 +92,7 @@ def test_c21_a_member_leaves_its_group_only_when_the_region_is_stopped() -> None
         view_of(claims_of(position=10, resume=10)),
         counter=EventNumber(11),
         state=rows.RegionState.DRAINING,
-        desired_state=rows.DesiredState.STOPPED,
+        desired_state=DesiredState.STOPPED,
         stopping=True,
         commit=CheckpointNumber(2),
     )
@@ -196,14 +197,14 @@ def test_c23_a_plan_of_another_epoch_is_refused() -> None:
 def test_c24_a_pause_survives_a_crash_and_the_reset_after_it() -> None:
     driver = running()
     driver.start_batch(driver.member(0))
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     driver.vanish(driver.member(0))
     driver.recover()
     assert causes(driver)[-1] is rows.ResetCause.CLAIM
-    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, rows.DesiredState.PAUSED)
+    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, DesiredState.PAUSED)
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(1))
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.process()
     judge(driver)
 
@@ -211,10 +212,10 @@ def test_c24_a_pause_survives_a_crash_and_the_reset_after_it() -> None:
 def test_c24_a_stop_survives_a_crash_in_its_drain_and_the_reset_after_it() -> None:
     driver = running()
     driver.process()
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     driver.crash(driver.member(0))
     driver.wait(60)
-    assert driver.region.desired_state is rows.DesiredState.STOPPED
+    assert driver.region.desired_state is DesiredState.STOPPED
     driver.recover()
     assert state(driver) is rows.RegionState.DRAINING
     checkpoint = driver.complete()

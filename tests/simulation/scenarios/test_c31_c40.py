@@ -20,7 +20,6 @@ from airflow_kcr.protocol.region.commands import (
     Reconcile,
     ReportLater,
     ReportReadBack,
-    StartRegion,
 )
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, GroupRules, OutOfRangePolicy, RegionRules
@@ -29,7 +28,7 @@ from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, TopicName
 from airflow_kcr.schedules import Every
 from tests.support import answers
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, START, Driver, group_rules
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.lone_member import LoneMember, claims_of, view_of
 from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, located, rewind, running, started
@@ -124,7 +123,7 @@ def test_c33_a_store_that_is_older_than_what_a_member_has_seen_halts_its_region_
     assert says in region.halt.text
     assert region.halt.choices
     # Nothing that was ever seen is used twice once a person resumes.
-    driver.handle(StartRegion())
+    driver.handle(START)
     assert driver.region.epoch > max(epoch, region.epoch)
     assert driver.region.next_sequence > max(sequence, region.next_sequence)
     assert driver.region.members[driver.member(0)].incarnation >= incarnation
@@ -196,7 +195,7 @@ def test_c33_a_region_whose_history_is_another_than_a_member_has_seen_halts_with
     driver.handle(replace(seen, member=driver.member(1)))
     assert driver.region == halted, "told once is enough"
     # Another member, which was frozen until a person had resumed the region, halts it no more.
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.finish_reset()
     driver.handle(replace(seen, member=driver.member(1)))
     assert driver.region.state is rows.RegionState.RUNNING
@@ -355,7 +354,7 @@ def test_c38_a_persons_reset_whose_target_is_overtaken_meanwhile_still_ends(poli
     assert ended.state is rows.PersonResetState.FAILED
     assert ended.failure
     if policy is OutOfRangePolicy.FAIL:
-        driver.handle(StartRegion())
+        driver.handle(START)
         driver.reset(ToEarliest(), forced=True)
         driver.finish_reset()
     # The next person's reset is not kept waiting by it.
@@ -401,7 +400,7 @@ def test_c39_a_pattern_that_matches_nothing_waits_and_says_so() -> None:
     group = GroupRules(group_id=GROUP, pattern=r"^flights\.", members=1)
     driver = Driver(rules=RegionRules(groups={GROUP: group}))
     assert check_topics(driver.region.rules, {GROUP: set()}).keys() == {GROUP}
-    driver.handle(StartRegion())
+    driver.handle(START)
     member = driver.member(0)
     driver.join(member)
     driver.claim(member, [])

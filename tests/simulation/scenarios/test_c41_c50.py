@@ -12,11 +12,11 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, SeekSource
 from airflow_kcr.protocol.region import batches, commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.commands import FinishBatch, KillRegion, PauseRegion, StartRegion
+from airflow_kcr.protocol.region.commands import FinishBatch, KillRegion
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Offset, Range, Timeline
-from tests.support.driver import Driver
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, DesiredState, EventNumber, Offset, Range, Timeline
+from tests.support.driver import PAUSE, START, Driver
 from tests.support.judging import accepted, causes, halt_of, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import LoneMember, claims_of, view_of
 from tests.support.scripts import all_crash, checkpoints_of_ten, published, running, started
@@ -63,7 +63,7 @@ def test_c41_batches_that_fail_again_and_again_halt_the_region_with_the_reason_a
 
 def test_c41_with_a_repaired_pipeline_a_resume_goes_on_at_the_restore_point_and_counts_failures_anew() -> None:
     driver = poisoned()
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.finish_reset()
     assert (state(driver), positions(driver)) == (rows.RegionState.RUNNING, [10] * 4)
     fail_batch(driver)
@@ -202,12 +202,12 @@ def test_c43_a_batch_that_ends_while_its_checkpoint_drains_is_accepted_and_nothi
 def test_c43_a_batch_into_which_a_pause_arrives_is_accepted_and_nothing_further_begins() -> None:
     driver = running()
     batch = driver.start_batch(driver.member(0))
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     driver.finish_batch(batch)
     assert driver.row(batch).outcome is rows.Outcome.DONE
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
-    assert driver.region.desired_state is rows.DesiredState.PAUSED
+    assert driver.region.desired_state is DesiredState.PAUSED
     judge(driver)
 
 
@@ -240,7 +240,7 @@ def test_c44_members_that_come_after_a_kill_claim_without_a_reset_of_their_own()
         driver.start_batch(member)
     driver.handle(KillRegion())
     all_crash(driver)
-    driver.handle(StartRegion())
+    driver.handle(START)
     for member in driver.all_members():
         driver.join(member)
         driver.spread()

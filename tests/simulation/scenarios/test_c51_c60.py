@@ -12,13 +12,22 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, Reconcile, Register, StartRegion, StopRegion
+from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, Register
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
-from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Epoch, EventNumber, Offset, Range, RequestId
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    CheckpointNumber,
+    DesiredState,
+    Epoch,
+    EventNumber,
+    Offset,
+    Range,
+    RequestId,
+)
 from tests.support import answers
-from tests.support.driver import Driver
-from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
+from tests.support.driver import PAUSE, START, STOP, Driver
+from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state, stops
 from tests.support.lone_member import MINE, LoneMember, claims_of, view_of
 from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, located, rewind, running
 
@@ -28,7 +37,7 @@ from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourl
 def taken_over(*, fenced: bool) -> Driver:
     """A region one of whose members was superseded in the middle of a batch, by another process."""
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(START)
     for member in driver.all_members():
         arrival = Register(member=member, token=f"first {member}", sinks_fenced=fenced)
         driver.handle(arrival)
@@ -200,13 +209,13 @@ def approaching() -> tuple[Driver, CheckpointNumber]:
     driver.process()
     driver.request_checkpoint("run2", boundary=boundary(2))
     checkpoint = checkpoint_of(driver)
-    assert checkpoint.phase is rows.CheckpointPhase.APPROACHING
+    assert checkpoint.state is rows.CheckpointState.APPROACHING
     return driver, checkpoint.sequence
 
 
 def test_c54_a_stop_does_not_wait_for_a_boundary_two_hours_away() -> None:
     driver, checkpoint = approaching()
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     assert driver.region.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
     assert state(driver) is rows.RegionState.DRAINING
     driver.complete()
@@ -219,14 +228,14 @@ def test_c54_a_stop_does_not_wait_for_a_boundary_two_hours_away() -> None:
 
 def test_c54_a_pause_does_not_wait_for_a_boundary_two_hours_away_and_the_request_is_served_after_the_resume() -> None:
     driver, checkpoint = approaching()
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     assert driver.region.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
     driver.wait(600)
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.process()
     assert driver.region.requests[RequestId("run2")].state is rows.RequestState.OPEN
     judge(driver)
@@ -234,11 +243,11 @@ def test_c54_a_pause_does_not_wait_for_a_boundary_two_hours_away_and_the_request
 
 def test_c54_a_drain_to_a_boundary_may_be_asked_for_in_a_paused_region_and_a_later_pause_ends_it() -> None:
     driver = hourly()
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     asked = driver.request_checkpoint("by hand", boundary=boundary(1), purpose=rows.CheckpointPurpose.DRAIN)
     assert asked.state is rows.RequestState.OPEN
     driver.process()
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     assert driver.region.requests[asked.request_id].state is rows.RequestState.SUPERSEDED
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
@@ -249,7 +258,7 @@ def test_c54_a_request_whose_boundary_is_reached_is_answered_in_a_paused_region(
     driver = hourly()
     located(driver, boundary(1), 10)
     driver.process()
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     driver.request_checkpoint("run1", boundary=boundary(1))
     driver.complete()
     assert driver.region.requests[RequestId("run1")].state is rows.RequestState.ANSWERED
@@ -280,7 +289,7 @@ def test_c54_a_persons_drain_does_not_wait_for_a_boundary_two_hours_away_but_for
     assert driver.region.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
     assert state(driver) is rows.RegionState.DRAINING
     draining = open_checkpoint(driver)
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     driver.request_checkpoint("another", purpose=rows.CheckpointPurpose.DRAIN)
     assert open_checkpoint(driver) == draining
     assert driver.complete() == draining
@@ -532,16 +541,16 @@ def deserted() -> Driver:
 def never_joined() -> Driver:
     """A region that was started, and that no member has ever joined."""
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(START)
     return driver
 
 
 @pytest.mark.parametrize("empty", [deserted, never_joined])
 def test_c60_a_stop_without_a_live_member_ends_at_once_marked_undrained(empty: Callable[[], Driver]) -> None:
     driver = empty()
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     assert state(driver) is rows.RegionState.STOPPED
-    assert not happened(driver, region_events.Stopped)[-1].drained
+    assert stops(driver)[-1] == "undrained"
     judge(driver)
 
 
@@ -553,7 +562,7 @@ def test_c60_a_kill_without_a_live_member_ends_at_once_in_a_new_epoch(empty: Cal
     assert (state(driver), driver.region.epoch, driver.region.desired_state) == (
         rows.RegionState.STOPPED,
         epoch + 1,
-        rows.DesiredState.STOPPED,
+        DesiredState.STOPPED,
     )
     driver.processes.clear()
     driver.wait(60)
@@ -580,7 +589,7 @@ def test_c60_a_drain_of_a_stopped_region_is_refused_with_the_state() -> None:
 def test_c60_a_stop_whose_last_member_dies_in_its_drain_ends_too() -> None:
     driver = running()
     driver.process()
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     assert state(driver) is rows.RegionState.DRAINING
     all_crash(driver)
     assert state(driver) is rows.RegionState.STOPPED

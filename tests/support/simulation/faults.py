@@ -15,6 +15,7 @@ from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requ
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToCurrent, ToDatetime, ToEarliest, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, Incarnation, RequestId
+from tests.support.driver import PAUSE, START, STOP
 from tests.support.simulation.broker import Consumer
 from tests.support.simulation.snapshots import taken
 
@@ -246,19 +247,19 @@ def store_restored(simulation: Simulation) -> None:
 
 def pause(simulation: Simulation) -> None:
     """A person pauses, and resumes later."""
-    simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.PauseRegion()))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, PAUSE))
     simulation.world.after(
         simulation.world.random.uniform(1, 8),
-        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.StartRegion())),
+        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, START)),
     )
 
 
 def stop(simulation: Simulation) -> None:
     """A person stops the region, and starts it later."""
-    simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.StopRegion()))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, STOP))
     simulation.world.after(
         simulation.world.random.uniform(2, 12),
-        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.StartRegion())),
+        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, START)),
     )
 
 
@@ -276,13 +277,13 @@ def two_runs(simulation: Simulation) -> None:
         if tries:
             world.after(3.0, lambda: ask(number, boundary, tries - 1))
 
-    simulation.person(lambda: store.handle(name, commands.StopRegion()))
+    simulation.person(lambda: store.handle(name, STOP))
     begins = random.uniform(1.0, 4.0)
     first = world.clock() + timedelta(seconds=begins - random.uniform(0.0, 5.0))
     second = first + timedelta(seconds=random.uniform(1.0, 4.0))
     world.after(begins, lambda: ask(1, first, 2))
     world.after(begins + random.uniform(2.0, 6.0), lambda: ask(2, second, 2))
-    world.after(16.0, lambda: simulation.person(lambda: store.handle(name, commands.StartRegion())))
+    world.after(16.0, lambda: simulation.person(lambda: store.handle(name, START)))
 
 
 def kill(simulation: Simulation) -> None:
@@ -290,7 +291,7 @@ def kill(simulation: Simulation) -> None:
     simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.KillRegion()))
     simulation.world.after(
         simulation.world.random.uniform(0.5, 8),
-        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.StartRegion())),
+        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, START)),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Batch, CheckpointPurpose, Outcome, ResetCause
+from airflow_kcr.protocol.region.rows import Batch, CheckpointPurpose, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, GroupPartition, Incarnation, MemberId
 
 Owner = tuple[MemberId, Incarnation, Epoch]
@@ -138,7 +138,7 @@ class Handovers:
         match event.body:
             case events.CheckpointOpened(purpose=purpose):
                 self.purpose, self.during = purpose, During.APPROACH
-            case events.DrainBegun():
+            case events.StateChanged(after=RegionState.DRAINING):
                 self.during = During.PERSON if self.purpose is CheckpointPurpose.RESET else During.DRAIN
             case events.CheckpointCompleted(offsets=offsets):
                 self.during = During.RUNNING

@@ -61,16 +61,6 @@ class Surroundings:
     """What hosts saw that must not be."""
 
 
-class _Times:
-    """The broker's time index, asked when it is needed."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def first_at_or_after(self, partition: GroupPartition, instant: object) -> object:
-        return self._broker.log(partition).first_at_or_after(instant)  # type: ignore[arg-type]
-
-
 @dataclass(slots=True)
 class Running:
     """The pipeline's call."""
@@ -222,7 +212,7 @@ class Host:
     def execute(self, effect: messages.Effect) -> None:  # noqa: C901 - one row an effect
         """Start what an effect asks for; the answer comes later as an event."""
         match effect:
-            case messages.Ask(command=command):
+            case commands.Command() as command:
                 self.ask(command)
             case messages.GroupRequest.JOIN:
                 self._asked(self._join, 0.05)
@@ -536,14 +526,15 @@ class Host:
         if open_target.source is not SeekSource.EXPLICIT or target is None:
             return commands.Found(offset=bounds.start, log=bounds)
         current = EMPTY if open_target.current is None else OffsetMap({partition: open_target.current})
+        read_at = self.world.clock()
+        instant = target.time_needed(read_at)
         view = LogView(
             bounds={partition: bounds},
-            committed={},
-            times=_Times(self.around.broker),  # type: ignore[arg-type]
-            read_at=self.world.clock(),
+            answers={} if instant is None else {partition: log.first_at_or_after(instant)},
+            read_at=read_at,
         )
         situation = Situation(partitions=[partition], current=current, initial=EMPTY, log=view)
-        entry = resolve(target, EVERYTHING, situation).seek[partition]
+        entry = resolve(target, EVERYTHING, situation)[0].entry
         return commands.Found(offset=entry.offset, clamped_from=entry.clamped_from, log=bounds)
 
     def _prepared(self, effect: messages.PrepareSinks) -> None:

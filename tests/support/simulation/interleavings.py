@@ -44,6 +44,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
     TopicName,
 )
+from tests.support.driver import START
 from tests.support.memory import MemoryTransactions
 from tests.support.simulation.snapshots import Snapshot, put_back, taken
 from tests.support.simulation.world import EPOCH
@@ -102,7 +103,7 @@ class Explorer:
         group = GroupRules(group_id=GROUP, topics=(TopicName("t"),), members=2, delivery=delivery)
         spec = Spec(text="{}", rules=RegionRules(groups={GROUP: group}))
         self.store.handle(NAME, commands.DeclareRegion(spec=spec, region_id=RegionId("the only one")))
-        self.store.handle(NAME, commands.StartRegion())
+        self.store.handle(NAME, START)
         for member in MEMBERS:
             self.store.handle(NAME, commands.Register(member=member, token=str(member)))
         self.world = World(left=frozenset(happenings))
@@ -309,7 +310,7 @@ class Explorer:
         checkpoint = (
             None
             if region.checkpoint is None
-            else (region.checkpoint.purpose, len(region.checkpoint.participants), str(region.checkpoint.phase))
+            else (region.checkpoint.purpose, len(region.checkpoint.participants), str(region.checkpoint.state))
         )
         parts = sorted(str(m) for s, m in region.contributions if s == region.open_checkpoint)
         complete = sum(1 for c in region.checkpoints.values() if c.state is rows.CheckpointState.COMPLETE)

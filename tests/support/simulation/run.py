@@ -18,7 +18,7 @@ from typing import Final
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.member.state import MemberMachine
 from airflow_kcr.protocol.region import rows
-from airflow_kcr.protocol.region.commands import ChangeSpec, DeclareRegion, Register, RequestCheckpoint, StartRegion
+from airflow_kcr.protocol.region.commands import ChangeSpec, DeclareRegion, Register, RequestCheckpoint
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.waits import Rule
@@ -34,6 +34,7 @@ from airflow_kcr.protocol.rules import (
 )
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
+    DesiredState,
     Epoch,
     EventNumber,
     GroupId,
@@ -45,6 +46,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.schedules import Every
 from tests.support import start_failures
+from tests.support.driver import START
 from tests.support.simulation.broker import Broker, Log
 from tests.support.simulation.deciding_broker import DecidingBroker
 from tests.support.simulation.faults import (
@@ -442,7 +444,7 @@ class Simulation:
         """Run to the end, and return what is wrong with it; nothing: all is well."""
         spec = Spec(text="{}", rules=self.rules())
         self.store.handle(NAME, DeclareRegion(spec=spec, region_id=RegionId("the only one")))
-        self.store.handle(NAME, StartRegion())
+        self.store.handle(NAME, START)
         for member in self.members:
             self.world.after(self.world.random.uniform(0, 6), lambda m=member: self.launch(m))  # type: ignore[misc]
         self._produce()
@@ -544,7 +546,7 @@ class Simulation:
             side.broker.heal()
         if {s.digest for s in (self.region.spec, self.region.next_spec) if s is not None} & self.mistakes.keys():
             self.change_spec()
-        self.person(lambda: self.store.handle(NAME, StartRegion()))
+        self.person(lambda: self.store.handle(NAME, START))
         for member in self.members:
             self._relaunched(member)
         self.world.after(4.0, self._unstick)
@@ -554,9 +556,9 @@ class Simulation:
         region = self.region
         if (
             region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}
-            or region.desired_state is not rows.DesiredState.RUNNING
+            or region.desired_state is not DesiredState.RUNNING
         ):
-            self.person(lambda: self.store.handle(NAME, StartRegion()))
+            self.person(lambda: self.store.handle(NAME, START))
             for member in self.members:
                 self._relaunched(member)
         schedule = region.rules.checkpoint.schedule

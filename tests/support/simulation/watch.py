@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LogEnd, Seen
-from airflow_kcr.protocol.region.rows import DesiredState, RegionState, RequestState
+from airflow_kcr.protocol.region.rows import RegionState, RequestState
 from airflow_kcr.protocol.region.waits import Rule
 from airflow_kcr.protocol.rules import CheckpointMode
-from airflow_kcr.protocol.values import GroupPartition, Offset
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, Offset
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.state import Region

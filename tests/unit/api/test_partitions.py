@@ -81,7 +81,7 @@ def test_a_checkpoint_is_held_against_kafka(driver: Driver, region: Region, clus
 def test_an_open_checkpoint_can_not_be_compared(driver: Driver, region: Region) -> None:
     driver.up()
     driver.request_checkpoint("n")
-    with pytest.raises(CheckpointNotUsable, match="is open"):
+    with pytest.raises(CheckpointNotUsable, match="is draining"):
         region.checkpoints.compare(2)
 
 

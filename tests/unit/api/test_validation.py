@@ -29,7 +29,7 @@ from airflow_kcr.protocol.observations import (
     TimeAnswer,
 )
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.commands import DeclareRegion, StartRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
@@ -39,7 +39,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupId, GroupP
 from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
-from tests.support.driver import BEGINNING, Clock, Driver
+from tests.support.driver import BEGINNING, START, Clock, Driver
 from tests.support.live_region import live_region
 from tests.support.memory import MemoryTransactions
 from tests.support.scripts import running
@@ -231,7 +231,7 @@ def test_a_cluster_that_can_not_be_used_at_all_is_an_error(error: Exception) -> 
 
 def test_a_look_changes_nothing_and_a_report_does() -> None:
     store = store_of()
-    store.handle(NAME, StartRegion())
+    store.handle(NAME, START)
     counter = store.read(NAME)[0].counter
     found = look(store, FakeCluster(members={G: (STRANGER,)}))
     assert store.read(NAME)[0].counter == counter
@@ -252,8 +252,8 @@ def test_a_group_is_described_with_whom_of_the_region_each_member_is() -> None:
         target=frozenset(),
     )
     first, second = described(store_of(), NAME, FakeCluster(members={G: (mine, STRANGER)}))
-    assert (first.group, first.type, first.assignor, second.members) == (G, "classic", "range", ())
-    assert [(m.member, m.host) for m in first.members] == [(MemberId(G, 1), "h"), (None, "10.0.0.1")]
+    assert (first.seen.group, first.seen.type, first.seen.assignor, second.members) == (G, "classic", "range", ())
+    assert [m.member for m in first.members] == [MemberId(G, 1), None]
     assert first.to_json()["members"] == [
         {
             "member": "g[1]",
@@ -275,7 +275,7 @@ def test_a_group_is_described_with_whom_of_the_region_each_member_is() -> None:
         },
     ]
     (only,) = described(store_of(), NAME, FakeCluster(), [H])
-    assert only.group == H
+    assert only.seen.group == H
 
 
 # -- preflight --------------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_a_foreign_consumer_refuses_the_start_and_halts_a_region_that_runs_by_po
     with pytest.raises(errors.ForeignConsumerInGroup, match=r"consumer console on host 10\.0\.0\.1 in group g"):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.STOPPED
-    store.handle(NAME, StartRegion())
+    store.handle(NAME, START)
     with pytest.raises(errors.ForeignConsumerInGroup):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.HALTED

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
-from tests.support.driver import Driver
+from tests.support.driver import PAUSE, START, Driver
 from tests.support.scripts import boundary, hourly, located, rewind, running
 
 
@@ -79,13 +79,13 @@ def states(driver: Driver) -> list[str]:
 
 def test_a_member_is_followed_from_joining_to_its_end() -> None:
     driver = Driver()
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     seen = [states(driver)]
     for step in (
         lambda: [driver.join(m) for m in driver.all_members()],
         driver.spread,
         driver.finish_reset,
-        lambda: driver.handle(commands.PauseRegion()),
+        lambda: driver.handle(PAUSE),
         lambda: driver.leave(driver.member(1)),
     ):
         step()
@@ -112,9 +112,9 @@ def test_a_member_that_the_spec_has_no_place_for_is_shown_while_it_lives() -> No
 
 def test_a_halted_region_says_why_and_what_can_be_done() -> None:
     driver = running()
-    driver.handle(commands.ReportForeignConsumer(text="somebody@host is in group g"))
+    driver.find_stranger()
     view = region_of(driver).show()
-    assert "somebody@host" in view.halted
+    assert "stranger on host host" in view.halted
     assert "remove the foreign consumer" in view.halted
 
 

@@ -8,11 +8,10 @@ import pytest
 from airflow_kcr import goals
 from airflow_kcr.api import Progress, Region, waiting
 from airflow_kcr.errors import CheckpointRefused, ConfigurationError, RegionInState, StoreUnavailable, TimedOut
-from airflow_kcr.protocol.region.commands import ReportForeignConsumer, StartRegion
-from airflow_kcr.protocol.region.rows import CheckpointPurpose, DesiredState
+from airflow_kcr.protocol.region.rows import CheckpointPurpose
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import RequestId
-from tests.support.driver import Driver
+from airflow_kcr.protocol.values import DesiredState, RequestId
+from tests.support.driver import START, Driver
 from tests.support.scripts import boundary, hourly, located, running
 
 SOON = timedelta(milliseconds=1)
@@ -196,8 +195,8 @@ def test_a_halted_region_ends_the_wait_with_its_choices() -> None:
     driver = Driver()
     region = region_of(driver)
     region.start()
-    driver.handle(ReportForeignConsumer(text="somebody@host is in group g"))
-    with pytest.raises(RegionInState, match=r"somebody@host.*remove the foreign consumer"):
+    driver.find_stranger()
+    with pytest.raises(RegionInState, match=r"stranger on host host.*remove the foreign consumer"):
         region.wait_for(goals.RUNNING, LONG)
 
 
@@ -228,7 +227,7 @@ def test_what_a_listener_raises_ends_the_wait_and_not_the_region() -> None:
 def restless(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """A region whose store is away from the second reading on, without sleeping."""
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(START)
     real, answers = driver.store.read, [True, False, False, True]
 
     def read(name: object) -> object:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import create_engine, text
 
 from airflow_kcr.api import Region
-from airflow_kcr.protocol.region.commands import KillRegion, StartRegion
-from tests.support.driver import Driver
+from airflow_kcr.protocol.region.commands import KillRegion
+from tests.support.driver import START, Driver
 from tests.support.live_region import FakeCluster
 from tests.support.stores import only_reading
 from tests.unit.cli.conftest import Kcr
@@ -47,7 +47,7 @@ def test_events_are_shown_in_their_order(kcr: Kcr, driver: Driver) -> None:
 def test_more_events_than_a_page_are_shown(kcr: Kcr, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Region, "events", partialmethod(Region.events, limit=5))
     for _ in range(4):
-        driver.handle(StartRegion())
+        driver.handle(START)
         driver.handle(KillRegion())
     assert len(kcr.json("events", "flights", "--after", 0)) == driver.region.counter > 15
 

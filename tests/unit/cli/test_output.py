@@ -12,10 +12,10 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError, SinkError, ToolMissing
 from airflow_kcr.ports import SinkPlace
-from airflow_kcr.protocol.region.commands import DeclareRegion, StartRegion
+from airflow_kcr.protocol.region.commands import ChangeDesiredState, DeclareRegion
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId, RegionName
+from airflow_kcr.protocol.values import UNDECLARED, DesiredState, GroupId, RegionId, RegionName
 from airflow_kcr.sinks.group import checked_sinks
 from airflow_kcr.sinks.kinds.files import emptied
 from airflow_kcr.sinks.kinds.postgres import DeclaredTable
@@ -200,7 +200,7 @@ def test_who_only_checks_a_spec_finds_nothing_wrong_with_the_regions_own_rows(ag
 
 def test_output_stays_while_the_region_can_not_be_deleted(kcr: Kcr, again: Again) -> None:
     out = again.lived(again.declared(), 100)
-    again.store.handle(NAME, StartRegion(requester=Requester(who="me")))
+    again.store.handle(NAME, ChangeDesiredState(desired_state=DesiredState.RUNNING, requester=Requester(who="me")))
     assert "stop it before" in kcr.refused("region", "delete", "again", "--yes", "--with-output", status=3)
     assert out.ask("SELECT count(*) FROM out") == [(100,)]
 

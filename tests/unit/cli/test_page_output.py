@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.protocol.region.rows import DesiredState, RegionState, Requester, ResetCause
-from airflow_kcr.protocol.values import TopicName
+from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
+from airflow_kcr.protocol.values import DesiredState, TopicName
 from tests.support.docs_pages import DOCS
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region

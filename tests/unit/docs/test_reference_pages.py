@@ -13,6 +13,7 @@ import pytest
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import Delivery
+from airflow_kcr.protocol.values import DesiredState
 from tests.support import docs_pages
 from tests.support.catalogue import SNAPSHOT, tables_in
 from tests.support.simulation import run
@@ -139,7 +140,7 @@ def test_every_state_is_in_its_table_of_moves() -> None:
 
 
 def test_values_with_one_text_are_explained_each_by_its_own() -> None:
-    assert rows.DesiredState.RUNNING.value == rows.ResetState.RUNNING.value, "two classes, one text"
+    assert DesiredState.RUNNING.value == rows.ResetState.RUNNING.value, "two classes, one text"
     assert "Start nothing" in docs_pages.BLOCKS["desired-state"]()
     assert "Members cancel" in docs_pages.BLOCKS["reset-states"]()
     assert "Its finish was accepted" in docs_pages.BLOCKS["outcomes"]()

@@ -12,14 +12,14 @@ import pytest
 from airflow_kcr.driver.application import MemberRun, preparing, refuse_held
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.errors import MemberInUse
-from airflow_kcr.protocol.region.commands import DeclareRegion, Leave, Register, Renew, StartRegion
+from airflow_kcr.protocol.region.commands import DeclareRegion, Leave, Register, Renew
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Incarnation, MemberId
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.store.regions import RegionStore
-from tests.support.driver import group_rules
+from tests.support.driver import START, group_rules
 from tests.support.runtime_fakes import FLIGHTS, GROUP, SharedTransactions
 
 TIMES = Timeouts(lease=timedelta(seconds=30), renew=timedelta(seconds=0.5))
@@ -33,7 +33,7 @@ def store() -> RegionStore:
         FLIGHTS,
         DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}, timeouts=TIMES))),
     )
-    store.handle(FLIGHTS, StartRegion())
+    store.handle(FLIGHTS, START)
     return store
 
 

@@ -19,9 +19,9 @@ from airflow_kcr.driver.task import Task, process_state
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
 from airflow_kcr.protocol.region.commands import KillRegion
-from airflow_kcr.protocol.region.rows import CheckpointRequest, DesiredState, RequestState
+from airflow_kcr.protocol.region.rows import CheckpointRequest, RequestState
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
+from airflow_kcr.protocol.values import DesiredState, MemberId, RegionName, RequestId
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver
 from tests.support.memory import MemoryTransactions

@@ -16,11 +16,12 @@ import pytest
 from airflow_kcr import errors
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.protocol.region import specs
-from airflow_kcr.protocol.region.commands import Command, DeclareRegion, Register, Renew, StartRegion
+from airflow_kcr.protocol.region.commands import Command, DeclareRegion, Register, Renew
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RegionName
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
+from tests.support.driver import START
 from tests.support.runtime_fakes import SharedTransactions
 
 FLIGHTS, GROUP = RegionName("flights"), GroupId("flights")
@@ -43,7 +44,7 @@ def stored(found: RegionSpec, revision: int) -> Spec:
 def store() -> RegionStore:
     made = SharedTransactions()
     made.handle(FLIGHTS, DeclareRegion(spec=stored(spec("flights:first"), 1)))
-    made.handle(FLIGHTS, StartRegion())
+    made.handle(FLIGHTS, START)
     made.handle(FLIGHTS, Register(member=MEMBER, token="one"))
     # It is not renewed while a process is started, which takes a busy machine longer than a lease.
     made.handle(FLIGHTS, Renew(member=MEMBER, incarnation=Incarnation(1), lease=timedelta(hours=1)))

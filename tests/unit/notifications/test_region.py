@@ -12,7 +12,6 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.notifications.region import KcrRegionNotifier
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.commands import ReportForeignConsumer
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.waits import Rule, Wait
 from tests.support.airflow_tasks import task_context
@@ -50,7 +49,7 @@ def failed(text: str = "") -> Any:  # noqa: ANN401 (Airflow's context)
 
 
 def test_of_a_halted_region_is_said_why_and_what_a_person_can_do(driver: Driver) -> None:
-    driver.handle(ReportForeignConsumer(text="intruder@host"))
+    driver.find_stranger()
     pager = Pager()
     KcrRegionNotifier(region="flights", notifiers=pager)(failed())
     halt = halt_of(driver)
@@ -109,19 +108,19 @@ def mail(monkeypatch: pytest.MonkeyPatch, port: int) -> SmtpNotifier:
 
 
 def test_airflows_notifier_by_mail_sends_what_is_wrong(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver.handle(ReportForeignConsumer(text="intruder@host"))
+    driver.find_stranger()
     with mail_server() as server:
         KcrRegionNotifier(region="flights", notifiers=mail(monkeypatch, server.port))(failed())
     (received,) = server.received
     assert (received["To"], received["Subject"]) == ("on-call@example.com", "Region flights is halted")
     (html,) = [part for part in received.walk() if part.get_content_type() == "text/html"]
-    assert "intruder@host; choices: remove the foreign consumer" in html.get_payload(decode=True).decode()  # type: ignore[union-attr]
+    assert "stranger on host host in group g; choices: remove" in html.get_payload(decode=True).decode()  # type: ignore[union-attr]
 
 
 def test_a_mail_server_that_refuses_is_reported_and_changes_nothing(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.handle(ReportForeignConsumer(text="intruder@host"))
+    driver.find_stranger()
     before, pager = driver.region, Pager()
     with mail_server(refuses=True) as server, pytest.raises(AirflowException) as reported:
         KcrRegionNotifier(region="flights", notifiers=[mail(monkeypatch, server.port), pager])(failed())

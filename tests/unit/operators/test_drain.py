@@ -13,7 +13,7 @@ from airflow_kcr.hooks.kcr import interval_of
 from airflow_kcr.operators import base
 from airflow_kcr.operators.checkpoint import KcrDrainOperator
 from airflow_kcr.operators.intervals import remarks
-from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import Offset, RegionName, RequestId
@@ -398,7 +398,7 @@ def test_a_region_that_halts_while_the_task_waits_fails_it_without_a_retry(start
     waiting = deferred(run)
     with pytest.raises(AirflowFailException, match="halted"):
         resumed(waiting, run, {"status": "refused", "detail": "region flights is halted: somebody"})
-    driver.handle(ReportForeignConsumer(text="somebody@host is in group g"))
+    driver.find_stranger()
     with pytest.raises(AirflowFailException, match="somebody@host"):
         operator().execute(run.context)
 

@@ -9,11 +9,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sqlalchemy import create_engine, text
 
 from airflow_kcr.operators import region as verbs
-from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, PinCheckpoint
-from airflow_kcr.protocol.region.rows import DesiredState, RegionState
+from airflow_kcr.protocol.region.commands import KillRegion, PinCheckpoint
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.values import DesiredState
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, deferred, resumed, task_context
-from tests.support.driver import Driver
+from tests.support.driver import PAUSE, Driver
 from tests.support.live_region import SPEC, live_region
 
 LINK = {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
@@ -58,7 +59,7 @@ def test_an_unknown_region_is_not_retried(store_connection: str, made: type[verb
 @pytest.mark.parametrize("made", [verbs.KcrResumeOperator, verbs.KcrStartOperator])
 def test_a_paused_region_goes_on_in_the_name_of_the_run(driver: Driver, made: type[verbs.KcrStartOperator]) -> None:
     driver.up()
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     task = FakeTask()
     said = made(task_id="resume", region="flights").execute(task_context(task, user="ada"))
     assert (said["state"], said["desired_state"], said["epoch"]) == ("running", "running", driver.region.epoch)

@@ -26,12 +26,12 @@ from airflow_kcr.operators.region import KcrPauseOperator
 from airflow_kcr.plugins import page
 from airflow_kcr.plugins.page import build_page
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.commands import PinCheckpoint, RequestReset, StopRegion
+from airflow_kcr.protocol.region.commands import ChangeDesiredState, PinCheckpoint, RequestReset
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import Offset
+from airflow_kcr.protocol.values import DesiredState, Offset
 from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
@@ -244,7 +244,7 @@ def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, drive
     driver.process(width=10)
     driver.request_checkpoint("still open")
     said = words(viewer.get("/regions/flights").text)
-    assert "open request" in said
+    assert "draining request" in said
     assert "undone" not in said
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED, "a test")
     driver.finish_reset()
@@ -324,7 +324,11 @@ def test_what_people_have_written_is_text_and_nothing_else(viewer: TestClient, d
     driver.up()
     sequence = driver.checkpoint("n")
     driver.handle(PinCheckpoint(sequence=sequence, label=EVIL, reason=""))
-    driver.handle(StopRegion(requester=Requester(who=EVIL, dag_id=EVIL, run_id=EVIL, reason=EVIL)))
+    driver.handle(
+        ChangeDesiredState(
+            desired_state=DesiredState.STOPPED, requester=Requester(who=EVIL, dag_id=EVIL, run_id=EVIL, reason=EVIL)
+        )
+    )
     text = viewer.get("/regions/flights").text
     assert "&lt;script&gt;" in text
     assert "script" not in Tags(text).tags

@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.protocol.evidence import CheckVerdict, Evidence, Participants
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.commands import KillRegion, ReportPartitions, StartRegion
+from airflow_kcr.protocol.region.commands import KillRegion, ReportPartitions
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put
@@ -28,7 +28,7 @@ from airflow_kcr.protocol.rules import (
 from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
 from airflow_kcr.protocol.validation import Check, Question, is_all_right, judge
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, TopicId, TopicName, TopicPartition
-from tests.support.driver import GROUP, TOPIC, Driver, group_rules
+from tests.support.driver import GROUP, START, TOPIC, Driver, group_rules
 from tests.support.scripts import started
 
 OK, WARNING, FAILED, UNKNOWN = CheckVerdict.OK, CheckVerdict.WARNING, CheckVerdict.FAILED, CheckVerdict.UNKNOWN
@@ -480,7 +480,7 @@ def test_while_members_come_missing_claims_are_warnings_and_a_stopped_region_has
     here = world()
     here.driver.handle(KillRegion())
     assert here.check(Question.CLAIMS).detail == "4 partition(s) known; the region is stopped, without claims"
-    here.driver.handle(StartRegion())
+    here.driver.handle(START)
     assert here.driver.region.state in {RegionState.STARTING, RegionState.RESETTING}
     assert here.verdict(Question.CLAIMS) is WARNING
 

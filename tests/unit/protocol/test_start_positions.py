@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -27,24 +26,11 @@ SIX_HOURS = StartPosition(kind="duration", back=timedelta(hours=6))
 ALL: list[StartPosition] = [EARLIEST, LATEST, COMMITTED, AT_MORNING, SIX_HOURS]
 
 
-@dataclass
-class Times:
-    """A time index that knows one partition's answers."""
-
-    answers: Mapping[datetime, int | None] = field(default_factory=dict)
-
-    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
-        if partition != PARTITION:
-            raise KeyError(partition)
-        offset = self.answers[instant]
-        return TimeAnswer(offset=None if offset is None else Offset(offset))
-
-
-def view(*, committed: int | None = None, times: Mapping[datetime, int | None] | None = None) -> LogView:
+def view(*, committed: int | None = None, found: int | None = None) -> LogView:
     return LogView(
         bounds={PARTITION: LogBounds(start=Offset(100), end=Offset(200))},
         committed={} if committed is None else {PARTITION: Offset(committed)},
-        times=Times(times or {}),
+        answers={PARTITION: TimeAnswer(offset=None if found is None else Offset(found))},
         read_at=NOW,
     )
 
@@ -151,20 +137,20 @@ class TestResolution:
 
     @pytest.mark.parametrize("start", [AT_MORNING, SIX_HOURS])
     def test_a_time_is_the_first_record_at_or_after_it(self, start: StartPosition) -> None:
-        assert start.entry(PARTITION, view(times={MORNING: 140})) == entry(140)
+        assert start.entry(PARTITION, view(found=140)) == entry(140)
 
     @pytest.mark.parametrize("start", [AT_MORNING, SIX_HOURS])
     def test_a_time_with_nothing_at_or_after_it_is_the_end(self, start: StartPosition) -> None:
-        assert start.entry(PARTITION, view(times={MORNING: None})) == entry(200)
+        assert start.entry(PARTITION, view(found=None)) == entry(200)
 
     def test_a_time_index_that_is_behind_the_log_start_is_clamped_and_marked(self) -> None:
-        assert AT_MORNING.entry(PARTITION, view(times={MORNING: 90})) == entry(100, clamped_from=90)
+        assert AT_MORNING.entry(PARTITION, view(found=90)) == entry(100, clamped_from=90)
 
     @pytest.mark.parametrize("start", ALL)
     def test_a_log_that_was_not_read_is_an_error_and_no_guess(self, start: StartPosition) -> None:
         other = PARTITION._replace(partition=4)
         with pytest.raises(KeyError):
-            start.entry(other, view(times={MORNING: 140}))
+            start.entry(other, view(found=140))
 
 
 class TestTimeNeeded:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -13,11 +13,10 @@ from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
-from airflow_kcr.protocol.target_resolution import Resolution, resolve
+from airflow_kcr.protocol.target_resolution import PlanLine, ignored, resolve
 from airflow_kcr.protocol.targets import (
     ByDuration,
     FromFile,
-    Needs,
     ShiftBy,
     Situation,
     Target,
@@ -47,15 +46,6 @@ NO_FILLS = SeekMap({})
 EXPLICIT, DRAINED = SeekSource.EXPLICIT, SeekSource.DRAINED
 
 
-@dataclass
-class Times:
-    answers: Mapping[tuple[GroupPartition, datetime], int | None] = field(default_factory=dict)
-
-    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
-        offset = self.answers[partition, instant]
-        return TimeAnswer(offset=None if offset is None else Offset(offset))
-
-
 def offsets(numbers: Mapping[GroupPartition, int]) -> OffsetMap:
     return OffsetMap({partition: Offset(number) for partition, number in numbers.items()})
 
@@ -64,10 +54,8 @@ def bounds(start: int, end: int) -> LogBounds:
     return LogBounds(start=Offset(start), end=Offset(end))
 
 
-LOG = LogView(
-    bounds={partition: bounds(100, 200) for partition in PARTITIONS}, committed={}, times=Times(), read_at=NOW
-)
-UNREAD = LogView(bounds={}, committed={}, times=Times(), read_at=NOW)
+LOG = LogView(bounds={partition: bounds(100, 200) for partition in PARTITIONS}, read_at=NOW)
+UNREAD = LogView(bounds={}, read_at=NOW)
 CURRENT = offsets(dict.fromkeys(PARTITIONS, 150))
 INITIAL = offsets(dict.fromkeys(PARTITIONS, 110))
 
@@ -91,8 +79,19 @@ def at(offset: int | None, source: SeekSource, *, clamped_from: int | None = Non
     return SeekEntry(offset=None if offset is None else Offset(offset), source=source, clamped_from=clamped_from)
 
 
-def entry_of(resolution: Resolution, partition: GroupPartition) -> SeekEntry:
-    return resolution.seek[partition]
+Lines = Collection[PlanLine]
+
+
+def seek_of(lines: Lines) -> SeekMap:
+    return SeekMap({line.partition: replace(line.entry, current=None) for line in lines})
+
+
+def entry_of(lines: Lines, partition: GroupPartition) -> SeekEntry:
+    return seek_of(lines)[partition]
+
+
+def unreachable(lines: Lines) -> list[PlanLine]:
+    return [line for line in lines if line.unreachable]
 
 
 ALL_TARGETS: list[Target] = [
@@ -112,11 +111,11 @@ ALL_TARGETS: list[Target] = [
 
 class TestValues:
     def test_only_to_current_needs_nothing_but_the_checkpoint(self) -> None:
-        assert [t.option for t in ALL_TARGETS if t.needs is Needs.NOTHING] == ["to-current"]
+        assert [t.option for t in ALL_TARGETS if not t.needs_logs] == ["to-current"]
 
     def test_times_need_the_time_index_and_checkpoints_a_checkpoint(self) -> None:
-        by_time = {t.option for t in ALL_TARGETS if Needs.TIME_INDEX in t.needs}
-        stored = {t.option for t in ALL_TARGETS if Needs.CHECKPOINT in t.needs}
+        by_time = {t.option for t in ALL_TARGETS if t.needs_time}
+        stored = {t.option for t in ALL_TARGETS if t.needs_checkpoint}
         assert by_time == {"to-datetime", "by-duration"}
         assert stored == {"to-checkpoint", "to-run"}
 
@@ -261,11 +260,11 @@ class TestDocument:
 class TestLogTargets:
     def test_earliest_is_the_log_start(self) -> None:
         found = resolve(ToEarliest(), EVERYTHING, situation())
-        assert found.seek == dict.fromkeys(PARTITIONS, at(100, EXPLICIT))
+        assert seek_of(found) == dict.fromkeys(PARTITIONS, at(100, EXPLICIT))
 
     def test_latest_is_the_end(self) -> None:
         found = resolve(ToLatest(), EVERYTHING, situation())
-        assert found.seek == dict.fromkeys(PARTITIONS, at(200, EXPLICIT))
+        assert seek_of(found) == dict.fromkeys(PARTITIONS, at(200, EXPLICIT))
 
     @pytest.mark.parametrize(
         ("by", "entry"),
@@ -307,8 +306,8 @@ class TestLogTargets:
 
     def test_current_is_the_position_and_needs_no_log(self) -> None:
         found = resolve(ToCurrent(), EVERYTHING, situation(log=UNREAD))
-        assert found.seek == dict.fromkeys(PARTITIONS, at(150, EXPLICIT))
-        assert found.unreachable == ()
+        assert seek_of(found) == dict.fromkeys(PARTITIONS, at(150, EXPLICIT))
+        assert unreachable(found) == []
 
     @pytest.mark.parametrize("target", [ToEarliest(), ToLatest(), ShiftBy(by=1), ToOffset(offset=Offset(1))])
     def test_a_log_that_was_not_read_is_an_error_and_no_guess(self, target: Target) -> None:
@@ -319,8 +318,8 @@ class TestLogTargets:
 class TestTimeTargets:
     @staticmethod
     def _with_times(answers: Mapping[GroupPartition, int | None]) -> Situation:
-        times = Times({(partition, MORNING): offset for partition, offset in answers.items()})
-        return situation(log=replace(LOG, times=times))
+        found = {p: TimeAnswer(offset=None if o is None else Offset(o)) for p, o in answers.items()}
+        return situation(log=replace(LOG, answers=found))
 
     @pytest.mark.parametrize("target", [ToDatetime(instant=MORNING), ByDuration(back=timedelta(hours=6))])
     def test_a_time_is_the_first_record_at_or_after_it(self, target: Target) -> None:
@@ -357,8 +356,8 @@ class TestCheckpointTargets:
     def test_a_checkpoint_is_its_merge(self, target: Target) -> None:
         merged = offsets({A0: 120, E0: 121, E1: 122, W0: 123})
         found = resolve(target, EVERYTHING, situation(checkpoint=merged))
-        assert found.seek.offsets == merged
-        assert {entry.source for entry in found.seek.values()} == {SeekSource.MERGED}
+        assert seek_of(found).offsets == merged
+        assert {entry.source for entry in seek_of(found).values()} == {SeekSource.MERGED}
 
     def test_a_partition_that_it_lacks_goes_to_its_initial_offset_and_does_not_stay(self) -> None:
         found = resolve(
@@ -386,40 +385,40 @@ class TestCheckpointTargets:
     def test_what_retention_overtook_is_reported_and_not_clamped(self) -> None:
         given = situation(checkpoint=offsets({A0: 120, E0: 99, E1: 201, W0: 100}))
         found = resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, given)
-        assert [(u.partition, u.target) for u in found.unreachable] == [(E0, 99), (E1, 201)]
+        assert [(u.partition, u.target) for u in unreachable(found)] == [(E0, 99), (E1, 201)]
         assert entry_of(found, E0) == at(99, SeekSource.MERGED)
-        assert found.unreachable[0].loss == "etl:flights-0 would resume at 99, its log has 100 to 200"
+        assert unreachable(found)[0].loss == "etl:flights-0 would resume at 99, its log has 100 to 200"
 
     def test_the_loss_is_accepted_by_asking_for_the_same_by_a_file_and_is_then_marked(self) -> None:
         given = situation(checkpoint=offsets({A0: 120, E0: 99, E1: 201, W0: 100}))
         lost = resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, given)
-        accepted = resolve(FromFile(entries=lost.seek.offsets), EVERYTHING, given)
-        assert accepted.unreachable == ()
+        accepted = resolve(FromFile(entries=seek_of(lost).offsets), EVERYTHING, given)
+        assert unreachable(accepted) == []
         assert entry_of(accepted, E0) == at(100, SeekSource.EXPLICIT, clamped_from=99)
         assert entry_of(accepted, E1) == at(200, SeekSource.EXPLICIT, clamped_from=201)
         assert entry_of(accepted, W0) == at(100, SeekSource.EXPLICIT)
 
     def test_what_is_unreachable_out_of_scope_is_none_of_the_targets_business(self) -> None:
         given = situation(checkpoint=offsets({E0: 120, E1: 1}), current=offsets(dict.fromkeys(PARTITIONS, 1)))
-        assert resolve(ToCheckpoint(sequence=CheckpointNumber(7)), ONLY_E0, given).unreachable == ()
+        assert unreachable(resolve(ToCheckpoint(sequence=CheckpointNumber(7)), ONLY_E0, given)) == []
 
     def test_partitions_that_left_the_region_are_listed_and_ignored(self) -> None:
         gone = E0._replace(partition=9)
         given = situation(checkpoint=offsets({E0: 120, gone: 5}))
         found = resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, given)
-        assert found.ignored == (gone,)
-        assert gone not in found.seek
+        assert ignored(EVERYTHING, given) == (gone,)
+        assert gone not in seek_of(found)
 
     def test_partitions_that_left_are_not_listed_where_they_are_out_of_scope(self) -> None:
         gone = W0._replace(partition=9)
         given = situation(checkpoint=offsets({E0: 120, gone: 5}))
-        assert resolve(ToCheckpoint(sequence=CheckpointNumber(7)), ONLY_E0, given).ignored == ()
+        assert ignored(ONLY_E0, given) == ()
 
     def test_initial_is_every_partitions_own_and_may_be_overtaken(self) -> None:
         found = resolve(ToInitial(), EVERYTHING, situation(initial=offsets({A0: 110, E0: 50})))
         assert entry_of(found, A0) == at(110, SeekSource.INITIAL)
         assert entry_of(found, E1) == at(None, SeekSource.START_POSITION)
-        assert [u.partition for u in found.unreachable] == [E0]
+        assert [u.partition for u in unreachable(found)] == [E0]
 
 
 class TestFromFile:
@@ -445,7 +444,7 @@ class TestPlan:
     )
     def test_out_of_scope_keeps_the_position_of_the_drain(self, target: Target) -> None:
         found = resolve(target, ONLY_E0, situation())
-        assert {p: e for p, e in found.seek.items() if p != E0} == dict.fromkeys((A0, E1, W0), at(150, DRAINED))
+        assert {p: e for p, e in seek_of(found).items() if p != E0} == dict.fromkeys((A0, E1, W0), at(150, DRAINED))
         assert entry_of(found, E0).source is not DRAINED
 
     def test_out_of_scope_and_never_claimed_goes_to_its_initial_offset(self) -> None:
@@ -455,7 +454,7 @@ class TestPlan:
     def test_replay_counts_what_is_processed_again_and_negative_what_is_skipped(self) -> None:
         given = situation(current=offsets({A0: 150, E0: 180, E1: 100}), initial=OffsetMap())
         found = resolve(ToOffset(offset=Offset(120)), Scope(groups=frozenset({ETL}), topics={FLIGHTS: None}), given)
-        lines = {line.partition: (line.current, line.replay, line.in_scope) for line in found.lines}
+        lines = {line.partition: (line.current, line.replay, line.in_scope) for line in found}
         assert lines == {
             A0: (150, 0, False),
             E0: (180, 60, True),
@@ -465,7 +464,7 @@ class TestPlan:
 
     def test_entries_are_in_the_order_of_the_partitions(self) -> None:
         found = resolve(ToLatest(), EVERYTHING, situation(partitions=frozenset(PARTITIONS)))
-        assert [line.partition for line in found.lines] == sorted(PARTITIONS)
+        assert [line.partition for line in found] == sorted(PARTITIONS)
 
     def test_a_scope_that_matches_nothing_is_refused(self) -> None:
         with pytest.raises(InvalidTarget, match="topic typo"):

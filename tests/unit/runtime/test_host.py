@@ -26,7 +26,7 @@ from airflow_kcr.runtime.host import End, Ended, MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time, read_note
 from airflow_kcr.runtime.metrics import Counts
 from airflow_kcr.runtime.planner import Limits
-from tests.support.driver import group_rules
+from tests.support.driver import START, STOP, group_rules
 from tests.support.faults import passed
 from tests.support.runtime_fakes import (
     FLIGHTS,
@@ -97,7 +97,7 @@ class Stage:
         group = replace(group_rules(members=members), static_membership=static)
         self.rules = RegionRules(groups={GROUP: group}, timeouts=times, checkpoint=CHECKPOINT)
         self.store.handle(FLIGHTS, commands.DeclareRegion(spec=Spec(text="{}", rules=self.rules)))
-        self.store.handle(FLIGHTS, commands.StartRegion())
+        self.store.handle(FLIGHTS, START)
 
     @property
     def group(self) -> GroupRules:
@@ -524,7 +524,7 @@ def test_a_stopped_region_lets_its_members_go(stage: Stage) -> None:
     stage.declare(records(100))
     member = stage.member()
     stage.caught_up()
-    stage.store.handle(FLIGHTS, commands.StopRegion())
+    stage.store.handle(FLIGHTS, STOP)
     assert member.ended() == Ended(how=End.CLOSED)
     assert stage.region.state is RegionState.STOPPED
     assert member.membership.calls[-2:] == ["leave", "end"]

@@ -10,7 +10,7 @@ from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.messages import RangesPlanned
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Claim
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, Claim
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
 from airflow_kcr.runtime.leases import StoreClock
@@ -376,7 +376,7 @@ def test_records_before_a_boundary_that_has_passed_are_not_waited_with() -> None
 
 def test_in_an_open_checkpoint_and_where_a_count_is_to_be_reached_nothing_is_waited_with() -> None:
     desk = lingering(records(10))
-    opened = checkpoint_view(CheckpointPhase.APPROACHING)
+    opened = checkpoint_view(CheckpointState.APPROACHING)
     assert ranges(desk.plan(0, view=a_view(checkpoint=opened))) == {p(0): (0, 10)}
     assert ranges(desk.plan(0, view=a_view(records_left=30))) == {p(0): (0, 10)}
     assert ranges(desk.plan(0)) == {}

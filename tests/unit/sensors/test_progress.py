@@ -7,14 +7,14 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.commands import KillRegion, ReportForeignConsumer, StartRegion
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.sensors.region import KcrProgressSensor
 from airflow_kcr.triggers.payloads import Progresses
 from airflow_kcr.triggers.probes import probe
 from tests.support.airflow_tasks import task_context
-from tests.support.driver import Driver
+from tests.support.driver import START, Driver
 from tests.unit.sensors.conftest import deferral, waited_for
 
 
@@ -39,11 +39,11 @@ def test_a_stalled_region_is_waited_for_and_the_time_out_names_the_rule_and_sinc
 
 def test_a_region_that_starts_is_waited_for(driver: Driver) -> None:
     driver.handle(KillRegion())
-    driver.handle(StartRegion())
+    driver.handle(START)
     deferral(KcrProgressSensor(task_id="wait", region="flights"))
 
 
 def test_a_halted_region_fails_the_task_at_once(driver: Driver) -> None:
-    driver.handle(ReportForeignConsumer(text="somebody@host"))
-    with pytest.raises(AirflowFailException, match="is halted: somebody@host"):
+    driver.find_stranger()
+    with pytest.raises(AirflowFailException, match="is halted: consumer stranger on host host"):
         KcrProgressSensor(task_id="wait", region="flights").execute(task_context())

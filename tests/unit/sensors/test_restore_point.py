@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
-from airflow_kcr.goals import Reaching, RegionReaches
-from airflow_kcr.protocol.region.commands import PauseRegion
+from airflow_kcr.goals import RegionReaches
+from airflow_kcr.protocol.values import DesiredState
 from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
-from tests.support.driver import Driver
+from tests.support.driver import PAUSE, Driver
 from tests.unit.sensors.conftest import deferral, resume, waited_for
 
 LATE = TriggerAnswer(status=Status.TIMED_OUT, detail="gave up after 60 s: a batch of g[0] has been running").to_json()
@@ -28,12 +28,12 @@ def sensor(**changed: Any) -> KcrRegionStateSensor:  # noqa: ANN401
 def busy(driver: Driver) -> Driver:
     """A region that is to pause, with a batch that still runs."""
     driver.start_batch(driver.member(0))
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     return driver
 
 
 def test_what_is_reached_already_needs_no_deferral(driver: Driver) -> None:
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     task = FakeTask()
     sensor().execute(task_context(task))
     assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
@@ -42,7 +42,7 @@ def test_what_is_reached_already_needs_no_deferral(driver: Driver) -> None:
 @pytest.mark.usefixtures("busy")
 def test_it_gives_its_slot_up_for_its_timeout() -> None:
     found = deferral(sensor(timeout=60))
-    assert waited_for(found) == RegionReaches(state=Reaching.PAUSED)
+    assert waited_for(found) == RegionReaches(state=DesiredState.PAUSED)
     assert isinstance(found.trigger, RegionTrigger)
     assert found.trigger.deadline == 60
     assert found.trigger.asked_at

@@ -31,7 +31,7 @@ def test_every_plain_field_of_a_region_is_in_its_own_row() -> None:
     elsewhere = {"name", "region_id", "events", "ledger", "archive"}
     plain = {f.name for f in fields(Region) if not isinstance(getattr(region, f.name), Mapping)} - elsewhere
     assert (
-        plain | {"uid", "spec_revision", "next_spec_revision", "unowned", "restore_point_epoch"}
+        plain | {"uid", "spec_revision", "next_spec_revision", "unserved", "restore_point_epoch"}
         == set(HEAD_COLUMNS)
         == head_values(region).keys()
     )

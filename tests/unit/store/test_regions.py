@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import commands, decisions, events, retention
-from airflow_kcr.protocol.region.commands import ChangeSpec, Command, DeclareRegion, FinishBatch, StartRegion
+from airflow_kcr.protocol.region.commands import ChangeSpec, Command, DeclareRegion, FinishBatch
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec
@@ -18,7 +18,7 @@ from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, RegionName
 from airflow_kcr.store.regions import B, BatchRule, Rule
-from tests.support.driver import Clock, Driver
+from tests.support.driver import PAUSE, START, STOP, Clock, Driver
 from tests.support.judging import happened, judge, positions
 from tests.support.memory import MemoryTransactions
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
@@ -140,9 +140,9 @@ def arrival(driver: Driver) -> object:
 
 
 STORIES = {
-    "start": Story(nothing, lambda d: d.handle(StartRegion())),
-    "pause": Story(processed, lambda d: d.handle(commands.PauseRegion())),
-    "stop": Story(processed, lambda d: d.handle(commands.StopRegion())),
+    "start": Story(nothing, lambda d: d.handle(START)),
+    "pause": Story(processed, lambda d: d.handle(PAUSE)),
+    "stop": Story(processed, lambda d: d.handle(STOP)),
     "register": Story(up, arrival),
     "leave": Story(up, lambda d: d.leave(first(d))),
     "claim": Story(up, lambda d: d.claim(first(d)), tells_twice=True),
@@ -203,8 +203,8 @@ def test_an_answer_that_is_lost_twice_is_the_callers_to_find_out(commits: bool) 
     driver = Driver(clock=clock, transactions=store)
     store.losses, store.commits = 2, commits
     with pytest.raises(OutcomeUnknown):
-        driver.handle(StartRegion())
-    driver.handle(StartRegion())
+        driver.handle(START)
+    driver.handle(START)
     assert driver.region.epoch == 1
 
 

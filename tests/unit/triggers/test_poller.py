@@ -12,11 +12,10 @@ import pytest
 from sqlalchemy.engine import URL, make_url
 
 from airflow_kcr.errors import BrokerUnavailable
-from airflow_kcr.goals import CheckpointExists, Reaching, RegionReaches, RequestPublished, WaitingFor
+from airflow_kcr.goals import CheckpointExists, RegionReaches, RequestPublished, WaitingFor
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.protocol.region.commands import PauseRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RegionName, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, GroupId, RegionName, RequestId
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers import probes
 from airflow_kcr.triggers import waits as poller_module
@@ -24,15 +23,15 @@ from airflow_kcr.triggers.payloads import LagBelow, Status, TriggerAnswer
 from airflow_kcr.triggers.probes import StoreProbes
 from airflow_kcr.triggers.waits import Poller, TriggerWait
 from tests.support.breaking_proxy import Way
-from tests.support.driver import Driver
+from tests.support.driver import PAUSE, START, STOP, Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.plans import statements
 from tests.unit.triggers.conftest import running, until
 
 TICK = timedelta(seconds=0.05)
 HOOK = KcrHook()
-PAUSED = RegionReaches(state=Reaching.PAUSED)
-STOPPED = RegionReaches(state=Reaching.STOPPED)
+PAUSED = RegionReaches(state=DesiredState.PAUSED)
+STOPPED = RegionReaches(state=DesiredState.STOPPED)
 PUBLISHED = RequestPublished(request_id=RequestId("n"))
 
 
@@ -85,7 +84,7 @@ def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
     driver: Driver, store_connection: str
 ) -> None:
     batch = driver.start_batch(driver.member(0))
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     before = connections(store_connection)
 
     async def main() -> None:
@@ -146,7 +145,7 @@ def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, m
 
 
 def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_connection: str) -> None:
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
@@ -159,7 +158,7 @@ def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_c
 
 
 def test_each_loop_has_pollers_of_its_own(driver: Driver, store_connection: str) -> None:
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     found: list[Poller] = []
 
     async def main() -> None:
@@ -172,8 +171,8 @@ def test_each_loop_has_pollers_of_its_own(driver: Driver, store_connection: str)
 
 
 def test_who_is_cancelled_is_forgotten_and_the_others_wait_on(driver: Driver, store_connection: str) -> None:
-    driver.handle(PauseRegion())
-    driver.handle(StartRegion())
+    driver.handle(PAUSE)
+    driver.handle(START)
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
@@ -230,7 +229,7 @@ def test_what_can_not_be_reached_is_refused_and_nobody_else_is_disturbed(driver:
 def test_who_waits_does_what_is_due_where_nobody_else_is_left(store_connection: str) -> None:
     with live_region(store_connection, SPEC.replace("lease: 60s", "lease: 2s, renew: 500ms")) as driver:
         driver.up()
-        driver.handle(StopRegion())
+        driver.handle(STOP)
         for member in tuple(driver.processes):
             driver.crash(member)
         assert answered(store_connection, waits(driver, STOPPED)).status is Status.REACHED
@@ -299,7 +298,7 @@ def test_a_deadline_holds_while_the_store_is_away(driver: Driver, store_connecti
 
 
 def test_a_store_that_hangs_keeps_no_other_trigger_from_running(driver: Driver, store_connection: str) -> None:
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
@@ -340,7 +339,7 @@ def test_what_the_poller_logs_belongs_to_no_trigger(
     driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trigger = contextvars.ContextVar("trigger", default="none")
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     seen: list[str] = []
     expire = Poller._expire
 
@@ -414,7 +413,7 @@ def test_a_broker_that_does_not_answer_keeps_nobody_from_hearing_of_the_store(
     hook = FakeHook(FakeCluster())
     hook.silent_until = threading.Event()
     batch = driver.start_batch(driver.member(0))
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)

@@ -7,12 +7,11 @@ from airflow_kcr.protocol.region.events import (
     Claimed,
     CommitReadBack,
     Contributed,
-    DrainBegun,
     MemberRegistered,
     ResetBegun,
     StateChanged,
 )
-from airflow_kcr.protocol.region.rows import Outcome
+from airflow_kcr.protocol.region.rows import Outcome, RegionState
 from airflow_kcr.protocol.values import Epoch, EventNumber, Incarnation, MemberId
 from tests.unit.protocol.invariants.stories import (
     altered,
@@ -100,7 +99,9 @@ def test_a_commit_read_back_speaks_only_for_what_its_member_holds() -> None:
 
 def test_a_batch_that_begins_in_a_drain_is_found() -> None:
     history = recorded(two_checkpoints())
-    drain = numbers(history, DrainBegun)[1]
+    drain = [n for n in numbers(history, StateChanged) if body(history, n, StateChanged).after is RegionState.DRAINING][
+        1
+    ]
     for number in (drain, EventNumber(drain + 1), numbers(history, CheckpointCompleted)[1]):
         assert (
             found(altered_batch(history, 2, started_after=number, finished_after=number), "R9")[0].events[-1] == number

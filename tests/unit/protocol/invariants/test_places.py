@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.protocol.offsets import SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.region.commands import KillRegion, StartRegion
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.events import InitialOffsetsStored, ResetBegun, SeekWritten
 from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import Offset, Range
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, START, Driver, group_rules
 from tests.unit.protocol.invariants import stories
 
 
@@ -60,7 +60,7 @@ def test_a_reset_that_failed_skips_nothing() -> None:
     driver = stories.two_checkpoints()
     driver.reset(ToCurrent(), skip={driver.partition(0): Offset(20)})
     driver.handle(KillRegion())
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.recover()
     driver.process()
     stories.recorded(driver)

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region.events import (
 from airflow_kcr.protocol.region.rows import Noted, RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId
-from tests.support.driver import Driver
+from tests.support.driver import START, STOP, Driver
 from tests.unit.protocol.invariants import stories
 
 
@@ -79,7 +79,7 @@ def test_an_epoch_that_jumps_or_repeats_is_found() -> None:
 def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
     driver = stories.two_checkpoints()
     driver.handle(commands.KillRegion())
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.handle(
         commands.ReportLater(
             member=driver.member(0),
@@ -88,7 +88,7 @@ def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
             sequence=CheckpointNumber(70),
         ),
     )
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.recover()
     history = stories.recorded(driver)
     assert driver.region.epoch == 41
@@ -114,7 +114,7 @@ def test_numbers_of_kafka_s_metadata_are_taken_over_with_a_cause() -> None:
             ),
         )
     )
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.recover()
     history = stories.recorded(driver)
     assert (driver.region.epoch, driver.region.restore_epoch is None) == (41, False)
@@ -171,12 +171,12 @@ def test_a_reset_that_is_overtaken_by_another_timeline_fails() -> None:
 def test_a_halt_fails_the_persons_reset_that_was_running() -> None:
     driver = stories.two_checkpoints()
     driver.reset(ToCurrent(), request_id="now", forced=True)
-    driver.handle(commands.ReportForeignConsumer(text="somebody else is in the group"))
+    driver.find_stranger()
     history = stories.recorded(driver)
     assert stories.numbers(history, Halted)
     failed = stories.numbers(history, PersonResetFailed)[0]
     assert "does not run any more" in stories.found(stories.dropped(history, failed), "R7")[0].detail
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.finish_reset()
     driver.process()
     stories.recorded(driver)
@@ -203,9 +203,9 @@ def test_a_waiting_reset_whose_checkpoint_is_gone_is_found() -> None:
 
 def test_a_region_resumed_before_it_had_stopped_runs() -> None:
     driver = stories.two_checkpoints()
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     driver.complete()
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     assert driver.region.state is RegionState.RUNNING
     driver.publish()
     driver.process()

@@ -12,8 +12,8 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.commands import Caller, StartBatch
-from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState, ResetCause
-from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset, Range
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, RegionState, ResetCause
+from airflow_kcr.protocol.values import BatchId, DesiredState, Epoch, EventNumber, Incarnation, Offset, Range
 from tests.support import answers
 from tests.support.answers import ME
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
@@ -376,7 +376,7 @@ def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once()
             lone.view,
             counter=EventNumber(20),
             state=RegionState.DRAINING,
-            checkpoint=checkpoint_view(CheckpointPhase.DRAINING),
+            checkpoint=checkpoint_view(CheckpointState.DRAINING),
         )
     )
     assert lone.wanted(messages.PrepareSinks) != []

@@ -7,6 +7,7 @@ import pytest
 
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.discovery import REJOIN_FACTOR, REJOIN_PAUSE
+from airflow_kcr.protocol.member.messages import Effect
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.commands import PartitionAdvice, ReportPartitions
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
@@ -22,7 +23,7 @@ from airflow_kcr.protocol.values import (
 )
 from tests.support import answers
 from tests.support.answers import ME
-from tests.support.lone_member import MINE, LoneMember, Wanted, claims_of, view_of
+from tests.support.lone_member import MINE, LoneMember, claims_of, view_of
 
 FRESH = GroupPartition(GroupId("g"), TopicName("t"), 2)
 ALL = frozenset({*MINE, FRESH})
@@ -36,7 +37,7 @@ def found(lone: LoneMember, partitions: frozenset[GroupPartition] | None = ALL) 
     return lone.wanted(commands.ReportPartitions)
 
 
-def told(lone: LoneMember, advice: PartitionAdvice) -> tuple[Wanted, ...]:
+def told(lone: LoneMember, advice: PartitionAdvice) -> tuple[Effect, ...]:
     """Have the store answer."""
     return lone.feed(answers.partitions_reported(advice=advice))
 

@@ -10,7 +10,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.commands import Caller, Found
-from airflow_kcr.protocol.region.rows import CheckpointPhase, RegionState
+from airflow_kcr.protocol.region.rows import CheckpointState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import (
@@ -220,7 +220,7 @@ def test_a_refused_acknowledgement_is_done_again_from_the_claim_on() -> None:
 
 def draining(**changes: object) -> MemberRegion:
     """Return the view of a draining checkpoint that this member is among the participants of."""
-    view = replace(SEEN, state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointPhase.DRAINING))
+    view = replace(SEEN, state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointState.DRAINING))
     return later(replace(view, **changes))  # type: ignore[arg-type]
 
 
@@ -244,8 +244,8 @@ def test_the_sinks_prepare_then_the_member_contributes_its_positions() -> None:
 
 
 def test_nothing_is_prepared_for_a_checkpoint_that_is_not_the_members_or_not_draining() -> None:
-    approaching = later(replace(SEEN, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
-    others = replace(checkpoint_view(CheckpointPhase.DRAINING), participants={ME: Incarnation(2)})
+    approaching = later(replace(SEEN, checkpoint=checkpoint_view(CheckpointState.APPROACHING)))
+    others = replace(checkpoint_view(CheckpointState.DRAINING), participants={ME: Incarnation(2)})
     for view in (draining(checkpoint=others), draining(contributed=True), approaching):
         lone = LoneMember().processing()
         lone.feed(messages.RangesPlanned(batch=BatchId("b1"), ranges={}))
@@ -269,7 +269,7 @@ def test_what_was_prepared_for_another_checkpoint_is_prepared_anew() -> None:
     lone = LoneMember().in_batch()
     lone.see(draining())
     lone.feed(messages.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
-    lone.see(later(draining(checkpoint=checkpoint_view(CheckpointPhase.DRAINING, 3)), 12))
+    lone.see(later(draining(checkpoint=checkpoint_view(CheckpointState.DRAINING, 3)), 12))
     lone.feed(messages.SinksPrepared(sequence=CheckpointNumber(2), bounds={}, committed=EMPTY))
     assert [e.sequence for e in lone.wanted(messages.PrepareSinks)] == [3]
     assert lone.wanted(commands.Contribute) == []

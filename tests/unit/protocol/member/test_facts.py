@@ -9,7 +9,7 @@ from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import state
 from airflow_kcr.protocol.member.state import Failure, OwnClaim, State, Why, moved
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, ResetCause
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, ResetCause
 from airflow_kcr.protocol.values import AssignmentId, Epoch, Offset
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 from tests.support.scripts import boundary
@@ -79,7 +79,7 @@ def test_an_idle_member_is_at_the_boundary_of_an_open_checkpoint() -> None:
     member = LoneMember().processing().member
     idle = replace(view_of(), limit=boundary(1))
     assert not state.is_at_limit(member, idle)
-    assert state.is_at_limit(member, replace(idle, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
+    assert state.is_at_limit(member, replace(idle, checkpoint=checkpoint_view(CheckpointState.APPROACHING)))
 
 
 def test_skipped_records_are_stepped_over_as_far_as_the_view_tells() -> None:

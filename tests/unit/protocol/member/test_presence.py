@@ -10,7 +10,7 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import Awaited, BatchPhase, MemberMachine, State
 from airflow_kcr.protocol.member.step import REGISTER_PAUSE
 from airflow_kcr.protocol.region import commands
-from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, RegionState
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset
 from tests.support import answers
@@ -174,7 +174,7 @@ def test_it_has_the_region_look_once_when_it_is_at_the_boundary_of_an_approachin
         SEEN,
         limit=boundary(1),
         boundary_offsets=dict.fromkeys(MINE, BoundaryOffset(offset=Offset(0))),
-        checkpoint=checkpoint_view(CheckpointPhase.APPROACHING),
+        checkpoint=checkpoint_view(CheckpointState.APPROACHING),
     )
     lone = LoneMember().processing().see(there)
     assert lone.wanted(commands.Reconcile) == [commands.Reconcile()]
@@ -183,12 +183,12 @@ def test_it_has_the_region_look_once_when_it_is_at_the_boundary_of_an_approachin
 
 
 def test_it_does_not_where_the_checkpoint_drains_already_or_it_is_not_there() -> None:
-    lone = LoneMember().processing().see(replace(SEEN, checkpoint=checkpoint_view(CheckpointPhase.DRAINING)))
+    lone = LoneMember().processing().see(replace(SEEN, checkpoint=checkpoint_view(CheckpointState.DRAINING)))
     assert lone.wanted(commands.Reconcile) == []
     lone = (
         LoneMember()
         .processing()
-        .see(replace(SEEN, limit=boundary(1), checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
+        .see(replace(SEEN, limit=boundary(1), checkpoint=checkpoint_view(CheckpointState.APPROACHING)))
     )
     assert lone.wanted(commands.Reconcile) == []
 

@@ -7,9 +7,9 @@ import pytest
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.drive import place
 from airflow_kcr.protocol.member.state import Awaited, MemberMachine, OwnCommit, State, Why, awaiting, moved
-from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, Epoch, Offset
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 from tests.support.scripts import boundary
 
@@ -63,9 +63,9 @@ def test_it_holds_for_a_drain_and_for_its_own_commit_until_the_timeout() -> None
 def test_it_holds_in_a_paused_or_stopping_region_unless_a_checkpoint_approaches(wanted: DesiredState) -> None:
     view = replace(SEEN, desired_state=wanted)
     assert placed(processing(), view) == (State.HOLDING, Why.PAUSED)
-    approaching = replace(view, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING))
+    approaching = replace(view, checkpoint=checkpoint_view(CheckpointState.APPROACHING))
     assert placed(processing(), approaching) == (State.PROCESSING, None)
-    draining = replace(view, checkpoint=checkpoint_view(CheckpointPhase.DRAINING))
+    draining = replace(view, checkpoint=checkpoint_view(CheckpointState.DRAINING))
     assert placed(processing(), draining) == (State.HOLDING, Why.PAUSED)
 
 

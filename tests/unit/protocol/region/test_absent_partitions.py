@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.protocol.region import coverage, events, liveness, resets
-from airflow_kcr.protocol.region.commands import KillRegion, PartitionAdvice, Reconcile, ReportPartitions, StartRegion
+from airflow_kcr.protocol.region.commands import KillRegion, PartitionAdvice, Reconcile, ReportPartitions
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, GroupPartition, TopicId
-from tests.support.driver import Driver
+from tests.support.driver import START, Driver
 from tests.support.judging import halt_of, happened, judge
 from tests.support.scripts import rewind, started
 
@@ -143,7 +143,7 @@ def test_a_reset_ends_without_partitions_that_are_gone() -> None:
     gone = lost(driver, 2, 3)
     driver.wait(60)
     driver.handle(KillRegion())
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.join(driver.member(0))
     report(driver)
     driver.wait(BOUNDARY)
@@ -371,7 +371,7 @@ def test_a_region_that_stopped_forgets_nothing_of_what_is_gone() -> None:
     driver.crash(driver.member(0))
     driver.wait(60)
     driver.handle(KillRegion())
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.join(driver.member(0))
     driver.spread()
     driver.finish_reset()

@@ -12,7 +12,6 @@ from airflow_kcr.protocol.region.commands import (
     AnswerEntries,
     Found,
     KillRegion,
-    ReportForeignConsumer,
     RequestReset,
 )
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
@@ -205,7 +204,7 @@ def test_one_of_an_epoch_that_the_store_has_not_reached_is_refused() -> None:
 
 def test_a_halted_or_stopped_region_resets_nothing_by_itself() -> None:
     driver = running()
-    driver.handle(ReportForeignConsumer(text="a stranger"))
+    driver.find_stranger()
     fail(driver)
     assert causes(driver) == ["start"]
     driver.handle(KillRegion())

@@ -7,10 +7,9 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.protocol.region import coverage, events
-from airflow_kcr.protocol.region.commands import StartRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
-from tests.support.driver import Driver
+from tests.support.driver import START, Driver
 from tests.support.judging import happened, judge
 
 WAIT = Timeouts().arrival_wait.total_seconds()
@@ -20,7 +19,7 @@ GRACE = 1.0
 def alone(members: int = 2) -> Driver:
     """A region that starts; one of its members has come, and done all that it can."""
     driver = Driver(members=members)
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.join(driver.member(0))
     driver.spread()
     driver.finish_reset()
@@ -66,7 +65,7 @@ def test_a_start_goes_on_without_a_member_that_never_comes() -> None:
 
 def test_the_wait_begins_when_those_who_came_could_do_all_the_work() -> None:
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.clock.advance(3_600)
     driver.join(driver.member(0))
     driver.spread()

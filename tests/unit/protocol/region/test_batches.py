@@ -8,11 +8,11 @@ import pytest
 
 from airflow_kcr import errors
 from airflow_kcr.protocol.region import batches, rows
-from airflow_kcr.protocol.region.commands import DiscardBatch, FinishBatch, PauseRegion, StartBatch
+from airflow_kcr.protocol.region.commands import DiscardBatch, FinishBatch, StartBatch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
 from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Offset, Range, RequestId
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, PAUSE, Driver, group_rules
 from tests.support.judging import judge, positions, state
 from tests.support.scripts import boundary, hourly, located, running, started
 
@@ -62,7 +62,7 @@ def test_a_batch_begins_only_while_the_region_runs() -> None:
 
 def test_and_while_that_is_the_desired_state_unless_a_checkpoint_approaches_its_boundary() -> None:
     driver = hourly()
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     with pytest.raises(errors.BatchRefused, match="has the desired state paused; no batch starts"):
         driver.start_batch(driver.member(0))
     driver.request_checkpoint("n", boundary=boundary(1), purpose=rows.CheckpointPurpose.DRAIN)
@@ -201,7 +201,7 @@ def test_an_end_steps_over_skipped_records_behind_the_range() -> None:
 def test_an_end_is_accepted_whatever_the_desired_state_and_while_a_checkpoint_drains() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     driver.request_checkpoint("n")
     assert state(driver) is rows.RegionState.DRAINING
     driver.finish_batch(batch)

@@ -7,7 +7,7 @@ from airflow_kcr.protocol.region import checkpoints, commands, events, rows
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Incarnation, Offset, RequestId
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, STOP, Driver, group_rules
 from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
 from tests.support.scripts import boundary, hourly, located, running, started
 
@@ -16,8 +16,8 @@ def request_state(driver: Driver, request_id: str) -> rows.RequestState:
     return driver.region.requests[RequestId(request_id)].state
 
 
-def phase(driver: Driver) -> rows.CheckpointPhase | None:
-    return None if driver.region.checkpoint is None else driver.region.checkpoint.phase
+def phase(driver: Driver) -> rows.CheckpointState | None:
+    return None if driver.region.checkpoint is None else driver.region.checkpoint.state
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_without_a_boundary_a_checkpoint_drains_at_once_and_its_clock_runs() -> 
     driver = running()
     driver.request_checkpoint("n")
     checkpoint = checkpoint_of(driver)
-    assert (checkpoint.phase, state(driver)) == (rows.CheckpointPhase.DRAINING, rows.RegionState.DRAINING)
+    assert (checkpoint.state, state(driver)) == (rows.CheckpointState.DRAINING, rows.RegionState.DRAINING)
     assert checkpoint.drain_deadline == driver.clock.now + driver.region.rules.timeouts.drain
 
 
@@ -102,7 +102,7 @@ def test_a_boundary_that_is_not_located_everywhere_is_still_approached() -> None
     driver.handle(
         commands.StoreBoundaryOffsets(caller=driver.caller(driver.member(0)), boundary=boundary(1), found=found)
     )
-    assert phase(driver) is rows.CheckpointPhase.APPROACHING
+    assert phase(driver) is rows.CheckpointState.APPROACHING
 
 
 def test_a_region_without_an_approaching_checkpoint_advances_to_nothing() -> None:
@@ -131,7 +131,7 @@ def test_a_boundary_that_turns_out_to_be_passed_while_it_is_approached_aborts_th
     driver = hourly()
     driver.process()
     driver.request_checkpoint("n", boundary=boundary(1))
-    assert phase(driver) is rows.CheckpointPhase.APPROACHING
+    assert phase(driver) is rows.CheckpointState.APPROACHING
     located(driver, boundary(1), 5)
     row = driver.region.requests[RequestId("n")]
     assert row.state is rows.RequestState.REFUSED
@@ -147,7 +147,7 @@ def test_or_drains_where_that_was_allowed() -> None:
     driver.process()
     driver.request_checkpoint("n", boundary=boundary(1), allow_inexact=True)
     located(driver, boundary(1), 5)
-    assert phase(driver) is rows.CheckpointPhase.DRAINING
+    assert phase(driver) is rows.CheckpointState.DRAINING
 
 
 # -- giving way -------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_an_abort_burns_the_sequence_and_the_region_goes_on() -> None:
     assert sequence is not None
     row = region.checkpoints[sequence]
     assert (row.state, row.abort_reason) == (rows.CheckpointState.ABORTED, "why not")
-    assert (row.phase, row.drain_deadline) == (None, None)
+    assert row.drain_deadline is None
     assert (region.state, region.open_checkpoint) == (rows.RegionState.RUNNING, None)
     assert region.next_sequence == sequence + 1
     assert region.requests[RequestId("n")].state is rows.RequestState.QUEUED
@@ -216,12 +216,12 @@ def test_a_drain_deadline_aborts_the_checkpoint_and_names_who_was_late() -> None
 
 def test_the_regions_own_checkpoints_and_a_stop_are_tried_again_by_themselves() -> None:
     driver = running()
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     first = open_checkpoint(driver)
     driver.wait(181)
     checkpoint = checkpoint_of(driver)
     assert checkpoint.sequence != first
-    assert (checkpoint.purpose, checkpoint.phase) == (rows.CheckpointPurpose.STOP, rows.CheckpointPhase.DRAINING)
+    assert (checkpoint.purpose, checkpoint.state) == (rows.CheckpointPurpose.STOP, rows.CheckpointState.DRAINING)
 
 
 def test_the_checkpoint_of_a_reset_that_nobody_remembers_ends_its_request_only() -> None:

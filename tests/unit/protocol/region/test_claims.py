@@ -20,7 +20,7 @@ from airflow_kcr.protocol.values import (
     Offset,
     TopicId,
 )
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, START, Driver, group_rules
 from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
 from tests.support.scripts import boundary, hourly, located, running, started
 
@@ -55,7 +55,7 @@ def one_member(*, delivery: Delivery = Delivery.AT_LEAST_ONCE, partitions: int =
 def joined() -> Driver:
     """Return a region that starts, with one member that has claimed nothing yet."""
     driver = Driver(partitions=1, members=1)
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.join(driver.member(0))
     return driver
 
@@ -78,7 +78,7 @@ def test_a_claim_is_fenced_by_incarnation_and_lease_and_not_by_epoch() -> None:
 
 def test_a_halted_or_stopped_region_takes_no_claims() -> None:
     driver = one_member()
-    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
+    driver.find_stranger()
     with pytest.raises(errors.RegionInState, match="is halted; a claim needs it"):
         driver.claim(driver.member(0))
     driver.handle(commands.KillRegion())
@@ -528,7 +528,7 @@ def test_a_reclaim_of_ones_own_leaves_the_open_checkpoint_alone() -> None:
 
 def test_a_newcomer_that_holds_nothing_still_has_to_be_among_the_participants() -> None:
     driver = Driver(partitions=1)
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.join(driver.member(0))
     driver.spread()
     driver.finish_reset()

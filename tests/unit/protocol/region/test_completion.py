@@ -14,7 +14,6 @@ from airflow_kcr.protocol.region.rows import (
     CheckpointState,
     Committed,
     Contribution,
-    DesiredState,
     RegionState,
     RequestState,
     ResetCause,
@@ -22,6 +21,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import Region, digest
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
+    DesiredState,
     Epoch,
     GroupPartition,
     Incarnation,
@@ -29,8 +29,8 @@ from airflow_kcr.protocol.values import (
     Offset,
     RequestId,
 )
-from tests.support.driver import Driver
-from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
+from tests.support.driver import PAUSE, START, STOP, Driver
+from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state, stops
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
 
 
@@ -267,21 +267,21 @@ def test_also_where_the_checkpoint_of_another_request_answers_it() -> None:
 
 def test_a_drain_of_a_paused_region_leaves_it_paused() -> None:
     driver = running()
-    driver.handle(commands.PauseRegion())
+    driver.handle(PAUSE)
     driver.checkpoint("n", purpose=CheckpointPurpose.DRAIN)
     assert driver.region.desired_state is DesiredState.PAUSED
 
 
 def test_a_stop_ends_with_the_timeouts_of_what_never_came() -> None:
     driver = running()
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     checkpoint = driver.complete()
     driver.wait(60)
     assert committed(driver, checkpoint) is Committed.NO
     assert state(driver) is not RegionState.STOPPED
     driver.wait(300)
     assert state(driver) is RegionState.STOPPED
-    assert happened(driver, events.Stopped)[0].drained
+    assert stops(driver)[0] == "drained"
 
 
 # -- publication ------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_a_complete_checkpoint_is_published_once() -> None:
 
 def test_what_is_not_complete_is_not_published() -> None:
     driver = draining()
-    with pytest.raises(errors.CheckpointRefused, match="is open; only a complete checkpoint"):
+    with pytest.raises(errors.CheckpointRefused, match="is draining; only a complete checkpoint"):
         driver.handle(commands.PublishCheckpoint(sequence=driver.region.open_checkpoint or CheckpointNumber(0)))
     with pytest.raises(errors.UnknownCheckpoint, match="no checkpoint 99"):
         driver.handle(commands.PublishCheckpoint(sequence=CheckpointNumber(99)))
@@ -411,7 +411,7 @@ def test_a_member_speaks_only_for_what_it_holds_now() -> None:
 
 def test_a_stop_that_was_taken_back_at_its_completion_goes_on() -> None:
     driver = started(Driver(members=1))
-    driver.handle(commands.StopRegion())
-    driver.handle(commands.StartRegion())
+    driver.handle(STOP)
+    driver.handle(START)
     driver.complete()
     assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)

@@ -8,12 +8,11 @@ import pytest
 from airflow_kcr.errors import UpsertNeedsConsent
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.region import events, plans
-from airflow_kcr.protocol.region.plans import NoTimes
 from airflow_kcr.protocol.region.rows import PersonResetState, RegionState, ResetCause, ResetRequest
 from airflow_kcr.protocol.rules import RegionRules, UpsertSink
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCurrent, ToDatetime, ToEarliest, ToLatest, ToOffset
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RequestId
+from airflow_kcr.protocol.values import GroupId, Offset, RequestId
 from tests.support.driver import Driver, group_rules
 from tests.support.judging import happened, judge, positions, state
 
@@ -33,15 +32,9 @@ def upserting() -> Driver:
 
 def planned(driver: Driver, target: Target, scope: Scope = EVERYTHING) -> plans.Plan:
     bounds = {p: LogBounds(start=Offset(0), end=Offset(1_000)) for p in driver.region.claims}
-    log = LogView(bounds=bounds, committed={}, times=Ahead(), read_at=driver.clock.now)
+    ahead = dict.fromkeys(bounds, TimeAnswer(offset=None))
+    log = LogView(bounds=bounds, answers=ahead, read_at=driver.clock.now)
     return plans.plan(driver.held, driver.clock.now, RequestId("r"), ResetRequest(target=target, scope=scope), log)
-
-
-class Ahead(NoTimes):
-    """Every instant falls on the end of its log."""
-
-    def first_at_or_after(self, partition: GroupPartition, instant: object) -> TimeAnswer:
-        return TimeAnswer(offset=None)
 
 
 def of(*groups: str) -> Scope:

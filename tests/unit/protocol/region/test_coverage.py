@@ -4,11 +4,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from airflow_kcr.protocol.region import coverage
-from airflow_kcr.protocol.region.commands import StartRegion
 from airflow_kcr.protocol.region.rows import Lease, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery, RegionRules
 from airflow_kcr.protocol.values import BatchId, Epoch, Incarnation
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, START, Driver, group_rules
 from tests.support.scripts import running, started
 
 SECOND = timedelta(seconds=1)
@@ -87,7 +86,7 @@ def test_neither_without_a_live_member_nor_without_a_partition_is_there_anything
     driver = running()
     assert not coverage.could_cover(driver.region, driver.clock.now + 60 * SECOND)
     empty = Driver(partitions=0, members=1)
-    empty.store.handle(empty.name, StartRegion())
+    empty.store.handle(empty.name, START)
     empty.join(empty.member(0))
     assert not coverage.could_cover(empty.region, empty.clock.now)
 
@@ -156,7 +155,7 @@ def test_a_region_without_a_reset_is_kept_by_nothing() -> None:
 
 def test_a_start_waits_for_a_first_partition() -> None:
     driver = Driver(partitions=0, members=1)
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.join(driver.member(0))
     assert "no partition is known yet" in unready(driver)
 

@@ -9,11 +9,11 @@ import pytest
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events
-from airflow_kcr.protocol.region.commands import ReportForeignConsumer, ReportGroups, StartRegion
+from airflow_kcr.protocol.region.commands import ReportGroups
 from airflow_kcr.protocol.region.rows import Committed, HaltReason, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules, ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.values import GroupId, RequestId
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, START, Driver, group_rules
 from tests.support.judging import causes, halt_of, happened, judge, open_checkpoint, state
 from tests.support.scripts import started
 
@@ -58,8 +58,8 @@ def test_a_report_that_is_repeated_changes_nothing(policy: ForeignConsumerPolicy
     for _ in range(3):
         found(driver, STRANGER)
     assert driver.region == region
-    assert happened(driver, events.ForeignConsumersSeen) == [
-        events.ForeignConsumersSeen(foreign_consumers=(STRANGER,), policy=policy)
+    assert happened(driver, events.ForeignConsumersChanged) == [
+        events.ForeignConsumersChanged(foreign_consumers=(STRANGER,), policy=policy)
     ]
 
 
@@ -76,8 +76,8 @@ def test_each_foreign_consumer_is_told_once_when_it_comes_and_once_when_it_goes(
     found(driver, ANOTHER, STRANGER)
     found(driver, ANOTHER)
     found(driver)
-    assert happened(driver, events.ForeignConsumersSeen)[0].foreign_consumers == (STRANGER, ANOTHER)
-    assert [e.foreign_consumers for e in happened(driver, events.ForeignConsumersGone)] == [(STRANGER,), (ANOTHER,)]
+    known = [e.foreign_consumers for e in happened(driver, events.ForeignConsumersChanged)]
+    assert known == [(STRANGER, ANOTHER), (ANOTHER,), ()]
     assert driver.region.foreign_consumers == ()
     judge(driver)
 
@@ -117,7 +117,6 @@ def test_a_halted_region_keeps_its_reason() -> None:
         if state(driver) is not RegionState.HALTED:
             driver.finish_reset()
     found(driver, STRANGER)
-    driver.handle(ReportForeignConsumer(text="a stranger"))
     assert halt_of(driver).reason is HaltReason.FAILURES
     assert len(happened(driver, events.Halted)) == 1
 
@@ -125,7 +124,6 @@ def test_a_halted_region_keeps_its_reason() -> None:
 def test_a_stopped_region_is_not_halted() -> None:
     driver = Driver()
     found(driver, STRANGER)
-    driver.handle(ReportForeignConsumer(text="a stranger"))
     assert (state(driver), driver.region.halt) == (RegionState.STOPPED, None)
     assert driver.region.foreign_consumers == (STRANGER,)
 
@@ -133,11 +131,11 @@ def test_a_stopped_region_is_not_halted() -> None:
 def test_a_resume_with_the_foreign_consumer_still_there_is_halted_again() -> None:
     driver = region_of(ForeignConsumerPolicy.FAIL)
     found(driver, STRANGER)
-    driver.handle(StartRegion())
+    driver.handle(START)
     assert state(driver) is not RegionState.HALTED
     found(driver, STRANGER)
     assert state(driver) is RegionState.HALTED
-    assert len(happened(driver, events.ForeignConsumersSeen)) == 1
+    assert len(happened(driver, events.ForeignConsumersChanged)) == 1
     assert len(happened(driver, events.Halted)) == 2
 
 

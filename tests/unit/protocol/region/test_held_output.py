@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.protocol.observations import LogBounds, LogView
-from airflow_kcr.protocol.region.commands import ReportOutOfRange, ReportPartitions, StopRegion
-from airflow_kcr.protocol.region.plans import NoTimes, Plan, plan
+from airflow_kcr.protocol.region.commands import ReportOutOfRange, ReportPartitions
+from airflow_kcr.protocol.region.plans import Plan, plan
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause, ResetRequest
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ToCurrent, ToOffset
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Offset, RequestId, TopicId
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, STOP, Driver, group_rules
 from tests.support.judging import causes, halt_of, judge, positions, state
 from tests.support.scripts import started
 
@@ -201,7 +201,7 @@ def test_what_a_live_process_holds_of_a_partition_that_is_gone_is_in_the_next_ch
 
 def planned(driver: Driver, *, forced: bool) -> Plan:
     request = ResetRequest(target=ToOffset(offset=Offset(50)), scope=parse_scope(topics=["t:0"]), forced=forced)
-    log = LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
+    log = LogView(bounds=driver.logs, read_at=driver.clock.now)
     return plan(driver.region, driver.clock.now, RequestId("r"), request, log)
 
 
@@ -209,7 +209,7 @@ def test_a_stopped_region_that_was_not_drained_is_planned_and_reset_from_its_che
     driver = held()
     driver.crash(driver.member(0))
     driver.wait(60)
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     assert state(driver) is RegionState.STOPPED
     found = planned(driver, forced=False)
     assert [line.current for line in found.entries] == [10, 10]

@@ -11,14 +11,14 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import ChangeSpec, KillRegion, Reconcile, StartRegion, StopRegion
+from airflow_kcr.protocol.region.commands import ChangeSpec, KillRegion, Reconcile
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Schedule
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToCurrent, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.schedules import CronSchedule, Every
-from tests.support.driver import Driver
+from tests.support.driver import START, STOP, Driver
 from tests.support.judging import happened, judge, open_checkpoint, state
 from tests.support.scripts import HOUR, boundary, hourly, located
 
@@ -128,14 +128,14 @@ def test_a_reset_before_a_stop_or_a_kill_stalls_nothing_after_the_start(catchup:
         assert state(driver) is RegionState.STOPPED
         driver.processes.clear()
         driver.wait(60)
-        driver.handle(StartRegion())
+        driver.handle(START)
         driver.recover()
         assert len(pass_bounds(driver, 2)) == 2
         judge(driver)
 
 
 def driver_stop(driver: Driver) -> None:
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     checkpoint_itself(driver)
 
 

@@ -6,12 +6,22 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, RegionExists, RegionInState
+from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import commands, events, lifecycle, restored, rows
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, RequestId, Timeline
-from tests.support.driver import Driver
-from tests.support.judging import causes, checkpoint_of, halt_of, happened, judge, positions, state
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    DesiredState,
+    Epoch,
+    EventNumber,
+    Incarnation,
+    Offset,
+    RequestId,
+    Timeline,
+)
+from tests.support.driver import GROUP, PAUSE, START, STOP, Driver
+from tests.support.judging import causes, checkpoint_of, halt_of, happened, judge, positions, state, stops
 from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, running
 
 SOMEBODY = rows.Requester(who="somebody")
@@ -39,7 +49,7 @@ def test_a_declared_region_is_stopped_and_says_what_it_delivers() -> None:
     driver = Driver()
     assert (state(driver), driver.region.desired_state, driver.region.epoch) == (
         rows.RegionState.STOPPED,
-        rows.DesiredState.STOPPED,
+        DesiredState.STOPPED,
         0,
     )
     created = events.RegionCreated(region_id=driver.region.region_id, deliveries={"g": "at_least_once"})
@@ -50,9 +60,9 @@ def test_a_declared_region_is_stopped_and_says_what_it_delivers() -> None:
 
 def test_a_start_is_a_reset_of_that_cause_and_raises_the_epoch() -> None:
     driver = Driver()
-    driver.handle(commands.StartRegion(requester=SOMEBODY))
+    driver.handle(commands.ChangeDesiredState(desired_state=DesiredState.RUNNING, requester=SOMEBODY))
     assert causes(driver) == ["start"]
-    assert (driver.region.epoch, driver.region.desired_state) == (1, rows.DesiredState.RUNNING)
+    assert (driver.region.epoch, driver.region.desired_state) == (1, DesiredState.RUNNING)
     assert happened(driver, events.DesiredStateChanged)[0].requester == SOMEBODY
     assert happened(driver, events.ResetBegun)[0].detail == "somebody"
 
@@ -60,7 +70,7 @@ def test_a_start_is_a_reset_of_that_cause_and_raises_the_epoch() -> None:
 def test_a_start_of_a_region_that_runs_changes_nothing() -> None:
     driver = running()
     counter = driver.region.counter
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     assert driver.region.counter == counter
 
 
@@ -70,19 +80,19 @@ def test_a_start_of_a_region_that_runs_changes_nothing() -> None:
 def test_a_pause_waits_for_a_checkpoint_that_drains() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    driver.handle(commands.PauseRegion())
-    assert checkpoint_of(driver).phase is rows.CheckpointPhase.DRAINING
+    driver.handle(PAUSE)
+    assert checkpoint_of(driver).state is rows.CheckpointState.DRAINING
     driver.complete()
-    assert driver.region.desired_state is rows.DesiredState.PAUSED
+    assert driver.region.desired_state is DesiredState.PAUSED
 
 
 def test_what_is_stopped_or_stopping_is_not_paused() -> None:
     with pytest.raises(RegionInState, match="is stopped or stopping"):
-        Driver().store.handle(Driver().name, commands.PauseRegion())
+        Driver().store.handle(Driver().name, PAUSE)
     driver = running()
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     with pytest.raises(RegionInState, match="is stopped or stopping"):
-        driver.handle(commands.PauseRegion())
+        driver.handle(PAUSE)
 
 
 # -- stop -------------------------------------------------------------------------------------------------------------
@@ -91,14 +101,14 @@ def test_what_is_stopped_or_stopping_is_not_paused() -> None:
 def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
     driver = running()
     driver.process()
-    driver.handle(commands.StopRegion(requester=SOMEBODY))
+    driver.handle(commands.ChangeDesiredState(desired_state=DesiredState.STOPPED, requester=SOMEBODY))
     checkpoint = checkpoint_of(driver)
     assert (checkpoint.purpose, checkpoint.request_id) == (rows.CheckpointPurpose.STOP, "stop:1:1")
     drained(driver)
     assert state(driver) is rows.RegionState.STOPPED
-    assert happened(driver, events.Stopped) == [events.Stopped(drained=True)]
+    assert stops(driver) == ["drained"]
     assert driver.region.stopping is None
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.finish_reset()
     assert positions(driver) == [10, 10, 10, 10]
     judge(driver)
@@ -106,7 +116,7 @@ def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
 
 def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
     driver = running()
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     driver.complete()
     with pytest.raises(BatchRefused):
         driver.start_batch(driver.member(0))
@@ -115,31 +125,31 @@ def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
 def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_undrained() -> None:
     driver = running()
     all_crash(driver)
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     assert state(driver) is rows.RegionState.STOPPED
     halted = running()
-    halted.store.handle(halted.name, commands.ReportForeignConsumer(text="a stranger"))
-    halted.store.handle(halted.name, commands.StopRegion())
+    halted.find_stranger()
+    halted.store.handle(halted.name, STOP)
     assert state(halted) is rows.RegionState.STOPPED
     assert halted.region.halt is None
-    assert happened(driver, events.Stopped) == happened(halted, events.Stopped) == [events.Stopped(drained=False)]
+    assert stops(driver) == stops(halted) == ["undrained"]
 
 
 def test_a_second_stop_changes_nothing() -> None:
     driver = running()
     for _ in range(2):
-        driver.handle(commands.StopRegion())
+        driver.handle(STOP)
     assert len(happened(driver, events.CheckpointRequested)) == 1
     stopped = Driver()
-    stopped.handle(commands.StopRegion())
-    assert happened(stopped, events.Stopped) == []
+    stopped.handle(STOP)
+    assert stops(stopped) == []
 
 
 def test_a_stop_fails_a_persons_reset_that_waits() -> None:
     driver = running()
     failing(driver)
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     assert driver.region.person_resets[RequestId("r")].state is rows.PersonResetState.FAILED
 
 
@@ -148,13 +158,13 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.process()
     driver.handle(memory(driver, epoch=5))
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     assert driver.region.timeline == 2
     assert positions(driver) == [10, 10, 10, 10]
     assert driver.region.checkpoints[checkpoint].is_current
     reset = running()
     reset.handle(memory(reset, epoch=5))
-    reset.store.handle(reset.name, commands.StartRegion())
+    reset.store.handle(reset.name, START)
     assert reset.region.timeline == 2
     assert positions(reset) == [0, 0, 0, 0]
 
@@ -162,7 +172,7 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
 def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -> None:
     driver = running()
     driver.process()
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     failing(driver)
     driver.finish_reset()
     assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.STOP
@@ -175,7 +185,7 @@ def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -
 
 
 HALTS: dict[str, Callable[[Driver], commands.Command[object]]] = {
-    "foreign consumer": lambda driver: commands.ReportForeignConsumer(text="a stranger"),
+    "foreign consumer": lambda driver: commands.ReportGroups(seen={GROUP: (ForeignConsumer(group=GROUP),)}),
     "restored store": lambda driver: memory(driver, epoch=5),
     "later note": lambda driver: commands.ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=5)),
 }
@@ -186,7 +196,7 @@ HALTS: dict[str, Callable[[Driver], commands.Command[object]]] = {
 def test_whatever_halts_a_region_halts_it_in_every_phase_of_a_stop_too(halts: str, phase: str) -> None:
     driver = running()
     driver.process()
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     if phase != "asked":
         driver.complete()
     if phase == "published":
@@ -195,25 +205,25 @@ def test_whatever_halts_a_region_halts_it_in_every_phase_of_a_stop_too(halts: st
     assert state(driver) is rows.RegionState.HALTED
     driver.store.handle(driver.name, commands.Reconcile())
     assert state(driver) is rows.RegionState.HALTED
-    driver.store.handle(driver.name, commands.StopRegion())
+    driver.store.handle(driver.name, STOP)
     assert state(driver) is rows.RegionState.STOPPED
-    assert happened(driver, events.Stopped) == [events.Stopped(drained=False)]
+    assert stops(driver) == ["undrained"]
 
 
 def test_a_stop_can_be_taken_back_before_its_checkpoint_and_after_it() -> None:
     driver = running()
     driver.request_checkpoint("first")
-    driver.handle(commands.StopRegion())
-    driver.handle(commands.StartRegion())
+    driver.handle(STOP)
+    driver.handle(START)
     assert [r.state for r in driver.region.requests.values() if r.purpose is rows.CheckpointPurpose.STOP] == [
         rows.RequestState.SUPERSEDED
     ]
     driver.complete()
     driver.publish()
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     driver.complete()
     assert driver.handle(commands.ReadRegion(member=driver.member(0))).stopping
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     assert (state(driver), driver.region.stopping) == (rows.RegionState.RUNNING, None)
     driver.process()
     assert causes(driver) == ["start"]
@@ -248,7 +258,7 @@ def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
     region = driver.region
     assert (state(driver), region.desired_state, region.epoch, region.open_checkpoint) == (
         rows.RegionState.STOPPED,
-        rows.DesiredState.STOPPED,
+        DesiredState.STOPPED,
         2,
         None,
     )
@@ -262,7 +272,7 @@ def test_a_kill_of_a_stopped_region_raises_the_epoch_only() -> None:
     driver = Driver()
     driver.handle(commands.KillRegion())
     assert (state(driver), driver.region.epoch) == (rows.RegionState.STOPPED, 1)
-    assert happened(driver, events.Stopped) == []
+    assert stops(driver) == []
 
 
 def test_a_kill_fails_a_persons_reset_that_has_not_begun() -> None:
@@ -373,9 +383,7 @@ def test_what_kafka_s_metadata_says_halts_the_region_and_raises_none_of_its_numb
 
 
 @pytest.mark.parametrize("later", NOBODY_S, ids=str)
-@pytest.mark.parametrize(
-    "verb", [commands.StartRegion(), commands.KillRegion(), commands.StopRegion()], ids=lambda c: type(c).__name__
-)
+@pytest.mark.parametrize("verb", [START, commands.KillRegion(), STOP], ids=["start", "kill", "stop"])
 def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb: commands.Command[Region]) -> None:
     driver = running()
     before = driver.region
@@ -386,13 +394,11 @@ def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb:
     assert region.epoch <= before.epoch + 1
     assert region.next_sequence <= before.next_sequence + 1
     assert region.timeline <= before.timeline + 1
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     driver.handle(commands.KillRegion())
 
 
-@pytest.mark.parametrize(
-    "verb", [commands.StartRegion(), commands.KillRegion(), commands.StopRegion()], ids=lambda c: type(c).__name__
-)
+@pytest.mark.parametrize("verb", [START, commands.KillRegion(), STOP], ids=["start", "kill", "stop"])
 def test_what_the_region_can_have_reached_is_taken_over_when_a_person_ends_the_halt(
     verb: commands.Command[Region],
 ) -> None:

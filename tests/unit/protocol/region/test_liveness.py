@@ -10,12 +10,19 @@ import pytest
 
 from airflow_kcr.protocol.region import commands, liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LivenessVerdict, LogEnd, Seen
-from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, StartFailure
+from airflow_kcr.protocol.region.rows import (
+    CheckpointPurpose,
+    RegionState,
+    RequestState,
+    ResetCause,
+    StartFailure,
+    Unserved,
+)
 from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.protocol.values import Offset, RequestId
 from airflow_kcr.schedules import Every
-from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from tests.support.driver import BEGINNING, GROUP, PAUSE, START, Driver, group_rules
 from tests.support.scripts import HOUR, all_crash, boundary, hourly, located, running, started
 
 DAY = timedelta(days=1)
@@ -52,14 +59,14 @@ def test_a_stopped_region_waits_for_nothing() -> None:
 
 def test_a_halted_or_paused_region_waits_for_a_person_as_long_as_it_takes() -> None:
     driver = running()
-    driver.handle(commands.PauseRegion())
+    driver.handle(PAUSE)
     found = judged(driver, later=DAY)
     assert (found.verdict, found.text()) == (
         LivenessVerdict.WAITING,
         "waiting: person: the region is paused; resume it",
     )
-    driver.handle(commands.ReportForeignConsumer(text="a stranger reads along"))
-    assert "person: the region is halted: a stranger reads along" in judged(driver, later=DAY).text()
+    driver.find_stranger()
+    assert "person: the region is halted: consumer stranger on host host in group g" in judged(driver, later=DAY).text()
 
 
 def test_without_a_member_a_region_waits_for_one_and_is_stalled_when_none_comes_back() -> None:
@@ -74,7 +81,7 @@ def test_without_a_member_a_region_waits_for_one_and_is_stalled_when_none_comes_
 
 def test_a_region_that_nobody_joins_after_its_start_is_stalled_as_well() -> None:
     driver = Driver()
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     assert judged(driver).verdict is LivenessVerdict.WAITING
     found = judged(driver, later=patience(driver))
     assert found.text() == "stalled: members since 2026-01-01T00:00:00Z: no member lives; start them"
@@ -257,7 +264,7 @@ def test_kafka_is_only_worth_asking_where_nobody_has_worked_for_long() -> None:
     assert liveness.missed_before(region, now, Seen()) is None
     assert liveness.missed_before(region, now + long - timedelta(seconds=1), seen) is None
     assert liveness.missed_before(region, now + long, seen) == now
-    driver.handle(commands.PauseRegion())
+    driver.handle(PAUSE)
     assert liveness.missed_before(driver.region, now + long, seen) is None
 
 
@@ -417,7 +424,7 @@ def test_the_judgement_of_a_schedule_that_is_taken_away_ends() -> None:
 def test_partitions_that_kafka_assigns_to_nobody_are_a_stall_with_since_when() -> None:
     driver = running(partitions=2, members=1)
     fresh = driver.partition(2)
-    region = replace(driver.region, unowned={fresh: BEGINNING})
+    region = replace(driver.region, unserved={fresh: Unserved(since=BEGINNING)})
     wait = only(liveness.judge(region, BEGINNING))
     assert (wait.rule, wait.since, wait.until) == (Rule.PARTITIONS, BEGINNING, BEGINNING + patience(driver))
     said = "no member owns g:t-2: their records are not read; a member joins its group anew for them"
@@ -430,7 +437,9 @@ def test_partitions_that_are_there_again_count_from_when_that_was_seen() -> None
     driver.claim(driver.member(0), [driver.partition(0)])
     now = driver.clock.now + DAY
     lasting = {m: replace(row, until=now + DAY) for m, row in driver.region.leases.items()}
-    region = replace(driver.region, unowned={driver.partition(1): now}, leases=lasting, reconcile_at=None)
+    region = replace(
+        driver.region, unserved={driver.partition(1): Unserved(since=now)}, leases=lasting, reconcile_at=None
+    )
     assert liveness.judge(region, now).verdict is LivenessVerdict.WAITING
     assert liveness.judge(region, now + patience(driver)).verdict is LivenessVerdict.STALLED
 
@@ -459,7 +468,7 @@ def test_resets_that_follow_one_another_while_a_checkpoint_is_wanted_are_a_stall
 
 def test_members_that_can_not_start_say_why() -> None:
     driver = Driver(partitions=1, members=1)
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     refusal = StartFailure(
         member=driver.member(0), revision=1, digest=driver.region.spec.digest, refusal="no such module"
     )

@@ -7,12 +7,12 @@ import pytest
 
 from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIncarnation, UnknownMember
 from airflow_kcr.protocol.region import events, membership
-from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, StartRegion
+from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RequestState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RequestId
-from tests.support.driver import Driver
+from tests.support.driver import START, Driver
 from tests.support.judging import causes, happened, judge, open_checkpoint
 from tests.support.scripts import running
 
@@ -28,7 +28,7 @@ def arrive(driver: Driver, member: MemberId, token: str = "t", *, takeover: bool
 
 def test_each_start_of_a_member_is_a_new_incarnation_with_a_fresh_lease() -> None:
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(START)
     assert driver.join(driver.member(0)) == 1
     driver.crash(driver.member(0))
     driver.wait(60)
@@ -40,14 +40,14 @@ def test_each_start_of_a_member_is_a_new_incarnation_with_a_fresh_lease() -> Non
 
 def test_a_member_is_known_by_its_label_sinks_and_spec() -> None:
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(START)
     arrival = Register(
         member=driver.member(0), token="t", label="host-1", sinks_fenced=True, ends_within=timedelta(seconds=3)
     )
     row = membership.register(driver.region, driver.clock.now, arrival).members[driver.member(0)]
     assert (row.label, row.sinks_fenced, row.ends_within) == ("host-1", True, timedelta(seconds=3))
     assert row.spec_revision == driver.region.spec.revision
-    assert (row.acknowledged, row.claimed, row.assignment) == (None, None, None)
+    assert (row.acknowledged, row.claimed) == (None, None)
 
 
 def test_an_index_or_group_that_the_spec_does_not_have_is_refused_with_what_there_is() -> None:

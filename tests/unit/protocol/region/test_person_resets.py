@@ -9,11 +9,11 @@ from airflow_kcr.errors import InvalidTarget, RegionInState, ResetInProgress, Un
 from airflow_kcr.protocol import targets
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, person_resets, rows
-from airflow_kcr.protocol.region.commands import KillRegion, ReportForeignConsumer, StartRegion, StopRegion
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId
-from tests.support.driver import BEGINNING, Driver
+from tests.support.driver import BEGINNING, START, STOP, Driver
 from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, reset_of, state
 from tests.support.scripts import all_crash, checkpoints_of_ten, running, started
 
@@ -35,7 +35,7 @@ def fail(driver: Driver) -> None:
 def halted() -> Driver:
     driver = running()
     driver.process()
-    driver.handle(ReportForeignConsumer(text="a stranger"))
+    driver.find_stranger()
     return driver
 
 
@@ -78,7 +78,7 @@ def test_a_region_that_can_not_drain_needs_to_be_forced() -> None:
     with pytest.raises(RegionInState, match="is halted and can't drain; a forced reset"):
         driver.reset(TO_START)
     starting = Driver()
-    starting.handle(StartRegion())
+    starting.handle(START)
     starting.join(starting.member(0))
     starting.claim(starting.member(0), list(starting.logs))
     starting.crash(starting.member(0))
@@ -245,7 +245,7 @@ def test_a_stop_waits_for_the_drain_of_a_reset_and_begins_none() -> None:
     driver = running()
     driver.process()
     driver.reset(TO_START, request_id="r")
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     driver.complete()
     assert (stands(driver), failure(driver)) == (rows.PersonResetState.FAILED, "the region was stopped")
     assert causes(driver) == ["start"]
@@ -258,8 +258,8 @@ def test_a_stop_that_was_taken_back_before_the_drain_is_over_has_given_nothing_u
     driver = running()
     driver.process()
     driver.reset(TO_START, request_id="r")
-    driver.handle(StopRegion())
-    driver.handle(StartRegion())
+    driver.handle(STOP)
+    driver.handle(START)
     driver.complete()
     assert stands(driver) is rows.PersonResetState.STARTED
     judge(driver)
@@ -270,7 +270,7 @@ def test_a_stop_gives_up_what_only_waits() -> None:
     driver.process()
     driver.reset(TO_START, request_id="drains")
     driver.reset(TO_START, request_id="waits")
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     assert (stands(driver, "waits"), failure(driver, "waits")) == (
         rows.PersonResetState.FAILED,
         "the region was stopped",
@@ -409,7 +409,7 @@ def test_in_a_stopped_region_the_caller_has_resolved_everything_and_the_next_sta
     seek = from_offsets(OffsetMap(dict.fromkeys(driver.logs, Offset(7))), SeekSource.EXPLICIT)
     row = driver.reset(targets.ToOffset(offset=Offset(7)), resolved=seek)
     assert (row.state, state(driver)) == (rows.PersonResetState.DONE, rows.RegionState.STOPPED)
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.recover()
     assert positions(driver) == [7, 7, 7, 7]
     judge(driver)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 
 import pytest
 
@@ -17,21 +16,12 @@ from tests.support.judging import positions
 from tests.support.scripts import checkpoints_of_ten, running
 
 
-class Times:
-    """Look-ups that were made before."""
-
-    def __init__(self, answers: Mapping[GroupPartition, int]) -> None:
-        self._answers = answers
-
-    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
-        return TimeAnswer(offset=Offset(self._answers[partition]), found=instant)
-
-
 def planned(
     driver: Driver, target: Target, *, scope: Scope = EVERYTHING, times: Mapping[GroupPartition, int] | None = None
 ) -> Plan:
     request = ResetRequest(target=target, scope=scope)
-    log = LogView(bounds=driver.logs, committed={}, times=Times(times or {}), read_at=driver.clock.now)
+    answers = {p: TimeAnswer(offset=Offset(offset)) for p, offset in (times or {}).items()}
+    log = LogView(bounds=driver.logs, answers=answers, read_at=driver.clock.now)
     return plan(driver.region, driver.clock.now, RequestId("r"), request, log)
 
 

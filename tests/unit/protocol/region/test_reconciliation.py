@@ -8,9 +8,9 @@ import pytest
 from airflow_kcr.protocol.region import commands, events, reconciliation, rows
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import Offset, RequestId
+from airflow_kcr.protocol.values import DesiredState, Offset, RequestId
 from airflow_kcr.schedules import Every
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, PAUSE, START, STOP, Driver, group_rules
 from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
 from tests.support.scripts import HOUR, boundary, hourly, located, running, started
 
@@ -50,7 +50,7 @@ def test_a_decision_and_its_consequences_are_one_transaction() -> None:
     counter = driver.region.counter
     driver.handle(commands.PublishCheckpoint(sequence=checkpoint))
     bodies = [e.body for e in driver.events[counter:]]
-    assert [type(b) for b in bodies[:3]] == [events.CheckpointPublished, events.CheckpointOpened, events.DrainBegun]
+    assert [type(b) for b in bodies[:3]] == [events.CheckpointPublished, events.CheckpointOpened, events.StateChanged]
 
 
 def test_a_halted_or_stopped_region_serves_nobody_and_says_so() -> None:
@@ -58,7 +58,7 @@ def test_a_halted_or_stopped_region_serves_nobody_and_says_so() -> None:
     driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED)
     driver.request_checkpoint("n")
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
+    driver.find_stranger()
     assert driver.region.requests[RequestId("n")].state is rows.RequestState.SUPERSEDED
     assert driver.region.requests[RequestId("n")].refusal == "the region is halted"
     row = driver.region.person_resets[RequestId("r")]
@@ -88,10 +88,10 @@ def test_a_region_checkpoints_itself_at_its_boundary() -> None:
 
 def test_and_not_while_it_is_paused() -> None:
     driver = hourly(mode=CheckpointMode.AUTO)
-    driver.handle(commands.PauseRegion())
+    driver.handle(PAUSE)
     driver.wait(3_600)
     assert open_checkpoint(driver) is None
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     assert open_checkpoint(driver) is not None
 
 
@@ -110,7 +110,7 @@ def test_a_region_checkpoints_itself_by_count() -> None:
     driver.process()
     driver.handle(commands.Reconcile())
     checkpoint = checkpoint_of(driver)
-    assert (checkpoint.purpose, checkpoint.phase) == (rows.CheckpointPurpose.SCHEDULE, rows.CheckpointPhase.DRAINING)
+    assert (checkpoint.purpose, checkpoint.state) == (rows.CheckpointPurpose.SCHEDULE, rows.CheckpointState.DRAINING)
     driver.complete()
     driver.publish()
     driver.process()
@@ -141,7 +141,7 @@ def test_a_count_that_a_reset_took_back_makes_no_checkpoint_until_it_is_reached_
 def test_a_paused_region_does_not_checkpoint_itself_by_count() -> None:
     driver = counting(20)
     driver.process()
-    driver.handle(commands.PauseRegion())
+    driver.handle(PAUSE)
     assert open_checkpoint(driver) is None
 
 
@@ -188,12 +188,12 @@ def test_a_complete_checkpoint_is_due_at_its_commit_and_publish_timeouts() -> No
 
 def test_a_stop_is_due_when_the_last_lease_may_be_over() -> None:
     driver = running()
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     driver.complete()
     driver.publish()
     for member in driver.all_members():
         driver.handle(commands.Reconcile())
-        assert driver.region.desired_state is rows.DesiredState.STOPPED
+        assert driver.region.desired_state is DesiredState.STOPPED
         assert driver.region.reconcile_at is not None
         assert driver.region.reconcile_at <= driver.clock.now + LEASE
         driver.read_back(member)

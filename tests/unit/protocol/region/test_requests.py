@@ -7,12 +7,11 @@ import pytest
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.region import checkpoints, events, requests, timelines
-from airflow_kcr.protocol.region.commands import Reconcile, ReportForeignConsumer
+from airflow_kcr.protocol.region.commands import Reconcile
 from airflow_kcr.protocol.region.rows import (
-    CheckpointPhase,
     CheckpointPurpose,
     CheckpointRequest,
-    DesiredState,
+    CheckpointState,
     PersonResetState,
     RegionState,
     Requester,
@@ -22,7 +21,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCurrent
-from airflow_kcr.protocol.values import CheckpointNumber, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, RequestId
 from tests.support.driver import Driver
 from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
@@ -159,8 +158,8 @@ def test_a_request_without_an_answer_has_no_valid_one() -> None:
 
 def test_a_stopped_or_halted_region_checkpoints_nothing_and_says_why() -> None:
     driver = running(partitions=1, members=1)
-    driver.handle(ReportForeignConsumer(text="a stranger reads along"))
-    with pytest.raises(RegionInState, match="is halted: a stranger reads along; resume it"):
+    driver.find_stranger()
+    with pytest.raises(RegionInState, match="is halted: consumer stranger on host host in group g; resume it"):
         driver.request_checkpoint("n")
     with pytest.raises(RegionInState, match="is stopped; resume it"):
         Driver().request_checkpoint("n")
@@ -309,7 +308,7 @@ def test_a_checkpoint_that_drains_is_waited_for() -> None:
     driver = running()
     assert not checkpoints.preempts(driver.region, queued(driver, "n", CheckpointPurpose.STOP))
     driver.request_checkpoint("open")
-    assert checkpoint_of(driver).phase is CheckpointPhase.DRAINING
+    assert checkpoint_of(driver).state is CheckpointState.DRAINING
     assert not checkpoints.preempts(driver.region, queued(driver, "n", CheckpointPurpose.STOP))
 
 

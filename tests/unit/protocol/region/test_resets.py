@@ -7,12 +7,12 @@ import pytest
 from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, resets, rows
-from airflow_kcr.protocol.region.commands import KillRegion, PauseRegion, ReportForeignConsumer, StartRegion
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToDatetime, ToOffset
-from airflow_kcr.protocol.values import Epoch, MemberId, Offset, RequestId, Timeline
-from tests.support.driver import BEGINNING, Driver
+from airflow_kcr.protocol.values import DesiredState, Epoch, MemberId, Offset, RequestId, Timeline
+from tests.support.driver import BEGINNING, PAUSE, START, Driver
 from tests.support.judging import (
     accepted,
     causes,
@@ -82,7 +82,7 @@ def test_the_open_checkpoint_is_aborted_and_its_request_waits_for_the_reset() ->
 
 def test_the_first_one_opens_the_first_timeline_and_is_its_restore_point() -> None:
     driver = Driver()
-    driver.handle(StartRegion())
+    driver.handle(START)
     region = driver.region
     assert (region.timeline, region.epoch, region.restore_sequence, region.restore_epoch) == (1, 1, 1, 1)
     assert state(driver) is rows.RegionState.STARTING
@@ -100,7 +100,7 @@ def test_a_seek_map_of_its_own_opens_a_timeline_is_its_restore_point_and_undoes_
 
 def test_a_halted_region_that_begins_a_reset_is_halted_no_more() -> None:
     driver = running()
-    driver.handle(ReportForeignConsumer(text="a stranger"))
+    driver.find_stranger()
     assert begun(driver).halt is None
 
 
@@ -241,10 +241,10 @@ def test_a_timeline_whose_entries_are_found_later_undoes_checkpoints_then() -> N
 
 def test_a_reset_ends_in_the_desired_state() -> None:
     driver = running()
-    driver.handle(PauseRegion())
+    driver.handle(PAUSE)
     fail(driver)
     driver.finish_reset()
-    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, rows.DesiredState.PAUSED)
+    assert (state(driver), driver.region.desired_state) == (rows.RegionState.RUNNING, DesiredState.PAUSED)
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
     done = driver.region.resets[Epoch(2)]
@@ -350,7 +350,7 @@ def test_the_restore_point_of_a_stopped_region_moves_without_a_start() -> None:
     assert region.resets[region.epoch].state is rows.ResetState.DONE
     all_crash(driver)
     driver.processes.clear()
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.recover()
     assert positions(driver) == [10, 10, 10, 10]
     judge(driver)
@@ -367,7 +367,7 @@ def test_a_commit_that_is_settled_stays_as_it_is() -> None:
 
 def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:
     driver = Driver(partitions=0, members=1)
-    driver.handle(StartRegion())
+    driver.handle(START)
     driver.join(driver.member(0))
     assert driver.region.seek == NO_SEEK
     driver.claim(driver.member(0), [])

@@ -164,7 +164,7 @@ def test_an_open_or_aborted_checkpoint_only_by_name() -> None:
     driver.contribute(driver.member(0))
     sequence = open_checkpoint(driver)
     assert sequence is not None
-    with pytest.raises(CheckpointNotUsable, match="is open, not complete; allow_partial"):
+    with pytest.raises(CheckpointNotUsable, match="is draining, not complete; allow_partial"):
         usable(driver, wanted(driver, ToCheckpoint(sequence=sequence)))
     usable(driver, wanted(driver, ToCheckpoint(sequence=sequence), allow_partial=True))
     driver.wait(181)
@@ -245,11 +245,6 @@ def test_a_duration_is_fixed_once_and_other_targets_stay_as_they_are() -> None:
     assert ByDuration(back=5 * MINUTE).anchored(now) == ToDatetime(instant=now - 5 * MINUTE)
     for target in (ToDatetime(instant=boundary(1)), ToInitial()):
         assert target.anchored(now) is target
-
-
-def test_under_the_regions_lock_nobody_asks_a_broker() -> None:
-    with pytest.raises(KeyError):
-        plans.NoTimes().first_at_or_after(running().partition(0), boundary(1))
 
 
 # -- incomplete checkpoints -------------------------------------------------------------------------------------------

@@ -378,7 +378,7 @@ def test_only_what_has_offsets_is_pinned() -> None:
     with pytest.raises(CheckpointNotUsable, match="is retired; only a complete one can be pinned"):
         driver.handle(PinCheckpoint(sequence=checkpoints[0], label="x", reason=""))
     driver.request_checkpoint("n")
-    with pytest.raises(CheckpointNotUsable, match="is open"):
+    with pytest.raises(CheckpointNotUsable, match="is draining"):
         driver.handle(
             PinCheckpoint(sequence=driver.region.open_checkpoint or CheckpointNumber(0), label="x", reason="")
         )

@@ -31,7 +31,7 @@ CHECKPOINT = Checkpoint(
     sequence=CheckpointNumber(3),
     timeline=Timeline(1),
     epoch=Epoch(1),
-    state=CheckpointState.OPEN,
+    state=CheckpointState.DRAINING,
     purpose=CheckpointPurpose.REQUEST,
     request_id=RequestId("n"),
     participants={},
@@ -75,7 +75,8 @@ def test_a_partition_is_in_flight_while_a_batch_that_began_there_is_not_accepted
 @pytest.mark.parametrize(
     ("state", "complete"),
     [
-        (CheckpointState.OPEN, False),
+        (CheckpointState.APPROACHING, False),
+        (CheckpointState.DRAINING, False),
         (CheckpointState.COMPLETE, True),
         (CheckpointState.PUBLISHED, True),
         (CheckpointState.ABORTED, False),
@@ -93,7 +94,9 @@ def test_a_checkpoint_that_was_complete_is_on_the_path_until_a_timeline_undoes_i
     assert not replace(row, undone_by=Timeline(2)).is_current
 
 
-@pytest.mark.parametrize("state", [CheckpointState.OPEN, CheckpointState.ABORTED, CheckpointState.RETIRED])
+@pytest.mark.parametrize(
+    "state", [CheckpointState.APPROACHING, CheckpointState.DRAINING, CheckpointState.ABORTED, CheckpointState.RETIRED]
+)
 def test_what_was_never_complete_is_not_on_the_path_retired_or_not(state: CheckpointState) -> None:
     assert not replace(CHECKPOINT, state=state).is_current
 

@@ -6,11 +6,12 @@ import pytest
 
 from airflow_kcr.errors import LeaseExpired, SpecOutdated, UnknownMember
 from airflow_kcr.protocol.region import commands, coverage, events, specs
-from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, StartFailure
+from airflow_kcr.protocol.region.rows import RegionState, ResetCause, StartFailure
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Delivery, RegionRules
+from airflow_kcr.protocol.values import DesiredState
 from airflow_kcr.schedules import Every
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import GROUP, PAUSE, START, STOP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.scripts import HOUR, boundary, checkpoints_of_ten, running
 
@@ -309,7 +310,7 @@ def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from
     driver.checkpoint("n")
     driver.process()
     if wanted is DesiredState.PAUSED:
-        driver.handle(commands.PauseRegion())
+        driver.handle(PAUSE)
     everybody_gone(driver)
     change(driver, later=fewer_members())
     region = driver.region
@@ -326,7 +327,7 @@ def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from
 
 def test_a_region_that_starts_and_has_nobody_takes_another_number_of_members() -> None:
     driver = Driver()
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     change(driver, later=fewer_members())
     driver.join(driver.member(0), spec_revision=2)
     driver.spread()
@@ -350,11 +351,11 @@ def test_what_waits_for_a_checkpoint_counts_when_the_last_who_could_take_it_is_g
 
 def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> None:
     driver = running()
-    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
+    driver.find_stranger()
     everybody_gone(driver)
     change(driver, later=fewer_members())
     assert (driver.region.spec, state(driver)) == (fewer_members(), RegionState.HALTED)
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     assert causes(driver) == ["start", "start"]
     judge(driver)
 
@@ -365,10 +366,10 @@ def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> No
 def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -> None:
     driver = running()
     batch = driver.start_batch(driver.member(1))
-    driver.handle(commands.ReportForeignConsumer(text="a stranger"))
+    driver.find_stranger()
     lease = driver.region.leases[driver.member(1)].until
     change(driver, later=spec(driver.region.rules))
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     for member in driver.all_members():
         with pytest.raises(LeaseExpired):
             driver.claim(member)
@@ -385,7 +386,7 @@ def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -
 def test_a_waiting_spec_takes_effect_at_the_next_start_where_a_stop_comes_first() -> None:
     driver = running()
     change(driver, later=fewer_members())
-    driver.handle(commands.StopRegion())
+    driver.handle(STOP)
     driver.complete()
     assert driver.region.rules.groups[GROUP].members == 2
     assert causes(driver) == ["start"]
@@ -393,7 +394,7 @@ def test_a_waiting_spec_takes_effect_at_the_next_start_where_a_stop_comes_first(
     for member in driver.all_members():
         driver.read_back(member)
     assert state(driver) is RegionState.STOPPED
-    driver.handle(commands.StartRegion())
+    driver.handle(START)
     assert driver.region.rules.groups[GROUP].members == 1
     assert driver.region.desired_state is DesiredState.RUNNING
 

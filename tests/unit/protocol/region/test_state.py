@@ -42,14 +42,14 @@ def fresh() -> Region:
 
 
 def test_every_event_has_the_next_number_and_the_regions_epoch_after_the_decision() -> None:
-    region = replace(fresh(), epoch=Epoch(3)).record(BEGINNING, events.Stopped(drained=True))
-    region = region.record(BEGINNING, events.Stopped(drained=False))
+    region = replace(fresh(), epoch=Epoch(3)).record(BEGINNING, events.BoundaryHeld(boundary=BEGINNING))
+    region = region.record(BEGINNING, events.BoundaryHeld(boundary=BEGINNING))
     assert [(e.number, e.epoch, e.at) for e in region.events] == [(1, 3, BEGINNING), (2, 3, BEGINNING)]
     assert region.counter == 2
 
 
 def test_what_is_written_is_no_longer_carried_along() -> None:
-    region = fresh().record(BEGINNING, events.Stopped(drained=True)).stored()
+    region = fresh().record(BEGINNING, events.BoundaryHeld(boundary=BEGINNING)).stored()
     assert not region.events
     assert not region.ledger
     assert region.counter == 1

@@ -9,13 +9,13 @@ from airflow_kcr.errors import UnknownMember
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import claims
 from airflow_kcr.protocol.region.claims import PUBLISHER_TURN
-from airflow_kcr.protocol.region.commands import ReadRegion, StopRegion
-from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, DesiredState, RegionState, ResetCause
+from airflow_kcr.protocol.region.commands import ReadRegion
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.rules import CheckpointRules, Delivery, RegionRules
 from airflow_kcr.protocol.targets import ToDatetime
-from airflow_kcr.protocol.values import CheckpointNumber, MemberId, Offset
-from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, MemberId, Offset
+from tests.support.driver import BEGINNING, GROUP, STOP, Driver, group_rules
 from tests.support.judging import checkpoint_of
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
 
@@ -112,7 +112,7 @@ def test_it_sees_the_records_of_its_partitions_that_are_skipped() -> None:
 
 def test_it_sees_that_the_region_waits_for_the_commits_of_its_last_checkpoint() -> None:
     driver = running()
-    driver.handle(StopRegion())
+    driver.handle(STOP)
     driver.complete()
     assert seen(driver).stopping
 

@@ -12,7 +12,6 @@ import pytest
 
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.region import completion, plans, resets
-from airflow_kcr.protocol.region.plans import NoTimes
 from airflow_kcr.protocol.region.rows import ResetCause, ResetRequest
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint
@@ -63,7 +62,7 @@ def planned(partitions: int) -> Callable[[], object]:
     driver.checkpoint("n1")
     region = driver.held
     request = ResetRequest(target=ToCheckpoint(sequence=region.restore_sequence or CheckpointNumber(0)))
-    log = LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
+    log = LogView(bounds=driver.logs, read_at=driver.clock.now)
     return partial(plans.plan, region, driver.clock.now, RequestId("plan"), request, log)
 
 
