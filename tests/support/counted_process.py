@@ -7,7 +7,6 @@ uses. It answers each line of its standard input, a `Count`, with one line of JS
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -22,18 +21,11 @@ from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.driver.member_pool import MemberPool
-from airflow_kcr.kafka.admin_process import AdminProcess
-from airflow_kcr.kafka.control import ControlConsumer
-from airflow_kcr.kafka.logs import BrokerLogs
-from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
-from airflow_kcr.ports import BatchCall, BatchReport, Membership, MembershipListener
-from airflow_kcr.protocol.values import BatchId, GroupId, MemberId, RegionName
-from airflow_kcr.runtime.host import MemberHost, World
-from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
-from airflow_kcr.runtime.planner import Limits
+from airflow_kcr.ports import BatchCall, BatchReport
+from airflow_kcr.protocol.values import BatchId, GroupId, RegionName
 from airflow_kcr.sinks.group import GroupSinks
-from airflow_kcr.spec import RegionSpec
 from tests.support.footprint import Footprint, footprint
+from tests.support.member_process import Hosting
 
 ANSWER_WITHIN: Final = 60.0
 
@@ -138,54 +130,12 @@ def main(arguments: dict[str, Any]) -> None:
     """Host members, and answer, until standard input ends."""
     with connect(store_url(arguments["store"])) as store:
         name, group = RegionName(arguments["region"]), GroupId(arguments["group"])
-        region, now = store.read(name)
-        spec = RegionSpec.from_json(region.spec.text)
-        rules = spec.rules()
-        user = dict(spec.cluster_of(group)[0] or {})
-        with (
-            AdminProcess(admin_settings(user)) as process,
-            real_reader(spec, group) as reader,
-        ):
-            logs, renewals = BrokerLogs(process), Renewals(store, boot_time)
-
-            def host(index: int) -> MemberHost:
-                member = MemberId(group, index)
-                settings = member_settings(
-                    user, region=name, member=member, rules=rules.groups[group], timeouts=rules.timeouts
-                )
-
-                def membership(listener: MembershipListener) -> Membership:
-                    topics = subscription(rules.groups[group])
-                    return ControlConsumer(settings, group=group, topics=topics, listener=listener)
-
-                world = World(
-                    store=store,
-                    logs=logs,
-                    engine=NoWork(),
-                    sinks=GroupSinks(own={}),
-                    membership=membership,
-                    end_process=_end_at_once,
-                    clock=boot_time,
-                    store_clock=StoreClock(boot_time, now),
-                    renewals=renewals,
-                )
-                who = Identity(
-                    region=name,
-                    region_id=region.region_id,
-                    member=member,
-                    group=rules.groups[group],
-                    timeouts=rules.timeouts,
-                )
-                limits = Limits(target=spec.batch.target, least=spec.batch.min_records, most=spec.batch.max_records)
-                return MemberHost(who, rules.checkpoint, limits, world)
-
-            member_pool = MemberPool(store, name, [host(index) for index in arguments["indexes"]])
+        hosting = Hosting(store, name, group)
+        with real_reader(hosting.spec, group) as reader:
+            hosts = [hosting.host(index, NoWork(), GroupSinks(own={})) for index in arguments["indexes"]]
+            member_pool = MemberPool(store, name, hosts)
             watch = GroupWatch(
-                store,
-                name,
-                [group],
-                lambda spec, group: nullcontext(reader),
-                member_pool.newest_checkpoint,
+                store, name, [group], lambda spec, group: nullcontext(reader), member_pool.newest_checkpoint
             )
             member_pool.start()
             watch.start()
@@ -196,12 +146,7 @@ def main(arguments: dict[str, Any]) -> None:
             member_pool.terminate()
             member_pool.wait(10)
             member_pool.end()
-            renewals.end()
-
-
-def _end_at_once(why: str) -> None:
-    sys.stderr.write(f"ends at once: {why}\n")
-    os._exit(70)
+            hosting.renewals.end()
 
 
 if __name__ == "__main__":

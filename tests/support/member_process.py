@@ -28,7 +28,7 @@ from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
-from airflow_kcr.ports import BatchCall, CommitAnswer, Membership, MembershipListener, Sinks, always
+from airflow_kcr.ports import BatchCall, CommitAnswer, Engine, Membership, MembershipListener, Sinks, always
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands
@@ -42,6 +42,7 @@ from airflow_kcr.sinks.kinds.files import DeclaredFolder
 from airflow_kcr.sinks.kinds.postgres import DeclaredTable
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
 from tests.support.plain_engine import PlainEngine, Rows
 from tests.support.sink_writing import opened_files, write_files, write_tables
 
@@ -161,6 +162,63 @@ def _before(gates: Gates, poison: frozenset[tuple[int, int]]) -> Callable[[Batch
     return before
 
 
+class Hosting:
+    """What the members of a group have in common in a process without Spark.
+
+    Args:
+        store: of their region.
+        name: of the region.
+        group: of the members.
+    """
+
+    def __init__(self, store: RegionStore, name: RegionName, group: GroupId) -> None:
+        self.store, self.name, self.group = store, name, group
+        self.region, self._now = store.read(name)
+        self.spec = RegionSpec.from_json(self.region.spec.text)
+        self.settings = client_settings(self.spec, group)
+        self.renewals = Renewals(store, boot_time)
+        self._logs = BrokerLogs(AdminProcess(admin_settings(self.settings)))
+
+    def host(
+        self,
+        index: int,
+        engine: Engine,
+        sinks: Sinks,
+        consumer: Callable[..., Membership] = ControlConsumer,
+        *,
+        takeover: bool = False,
+    ) -> MemberHost:
+        """Return a member that was not started yet."""
+        spec, rules, member = self.spec, self.spec.rules(), MemberId(self.group, index)
+        group = rules.groups[self.group]
+        settings = member_settings(self.settings, region=self.name, member=member, rules=group, timeouts=rules.timeouts)
+
+        def membership(listener: MembershipListener) -> Membership:
+            return consumer(settings, group=self.group, topics=subscription(group), listener=listener)
+
+        world = World(
+            store=self.store,
+            logs=self._logs,
+            engine=engine,
+            sinks=sinks,
+            membership=membership,
+            end_process=_end_at_once,
+            clock=boot_time,
+            store_clock=StoreClock(boot_time, self._now),
+            renewals=self.renewals,
+        )
+        who = Identity(
+            region=self.name,
+            region_id=self.region.region_id,
+            member=member,
+            group=group,
+            timeouts=rules.timeouts,
+            takeover=takeover,
+        )
+        limits = Limits(target=spec.batch.target, least=spec.batch.min_records, most=spec.batch.max_records)
+        return MemberHost(who, rules.checkpoint, limits, world)
+
+
 def no_admin_client(*_: object, **__: object) -> NoReturn:
     """Stand where a process that hosts members would make an admin client."""
     raise AssertionError("an admin client in the process of members")
@@ -173,12 +231,8 @@ def main(arguments: dict[str, Any]) -> int:
     store = GatedStore.connect(store_url(arguments["store"]), lambda text: RegionSpec.from_json(text).rules())
     store.gates = gates
     name, group = RegionName(arguments["region"]), GroupId(arguments["group"])
-    region, now = store.read(name)
-    spec = RegionSpec.from_json(region.spec.text)
-    rules = spec.rules()
-    user = client_settings(spec, group)
-    logs = BrokerLogs(AdminProcess(admin_settings(user)))
-    declared = checked_sinks(spec, group, region_id=region.region_id)
+    hosting = Hosting(store, name, group)
+    declared = checked_sinks(hosting.spec, group, region_id=hosting.region.region_id)
     tables = [one.sink for one in declared if isinstance(one, DeclaredTable)]
     files = opened_files([one.target for one in declared if isinstance(one, DeclaredFolder)], store, name)
     own: dict[str, Sink] = {sink.owner.sink: sink for sink in tables}
@@ -189,48 +243,21 @@ def main(arguments: dict[str, Any]) -> int:
         write_tables(tables, call, rows, gates.wait)
         write_files(files, call, rows, gates.wait)
 
-    renewals = Renewals(store, boot_time)
     poison = frozenset((int(p), int(o)) for p, o in arguments.get("poison", []))
 
+    before = _before(gates, poison)
+
+    def consumer(*arguments: Any, **named: Any) -> Membership:  # noqa: ANN401 (the consumer's own)
+        made = GatedMembership(*arguments, **named)
+        made.gates = gates
+        return made
+
     def host(index: int) -> MemberHost:
-        member = MemberId(group, index)
-        settings = member_settings(user, region=name, member=member, rules=rules.groups[group], timeouts=rules.timeouts)
-
-        def membership(listener: MembershipListener) -> Membership:
-            topics = subscription(rules.groups[group])
-            made = GatedMembership(settings, group=group, topics=topics, listener=listener)
-            made.gates = gates
-            return made
-
-        before = _before(gates, poison)
         engine = PlainEngine(
-            user,
-            Path(arguments["output"]),
-            lambda call: before(call, engine.cancelled),
-            write,
+            hosting.settings, Path(arguments["output"]), lambda call: before(call, engine.cancelled), write
         )
         sinks = GatedSinks(GroupSinks(own=own, of_others=others), gates)
-        world = World(
-            store=store,
-            logs=logs,
-            engine=engine,
-            sinks=sinks,
-            membership=membership,
-            end_process=_end_at_once,
-            clock=boot_time,
-            store_clock=StoreClock(boot_time, now),
-            renewals=renewals,
-        )
-        who = Identity(
-            region=name,
-            region_id=region.region_id,
-            member=member,
-            group=rules.groups[group],
-            timeouts=rules.timeouts,
-            takeover=bool(arguments.get("takeover")),
-        )
-        limits = Limits(target=spec.batch.target, least=spec.batch.min_records, most=spec.batch.max_records)
-        return MemberHost(who, rules.checkpoint, limits, world)
+        return hosting.host(index, engine, sinks, consumer, takeover=bool(arguments.get("takeover")))
 
     member_pool = MemberPool(store, name, [host(index) for index in arguments["indexes"]])
 
@@ -245,7 +272,7 @@ def main(arguments: dict[str, Any]) -> int:
     for member, ended in member_pool.ends().items():
         _LOG.info("%s ended: %s %s", member, ended.how.value, ended.error or "")
     hows = {ended.how for ended in member_pool.ends().values()}
-    renewals.end()
+    hosting.renewals.end()
     store.close()
     return 1 if End.FAILED in hows else 3 if hows & {End.REFUSED, End.FENCED} else 0
 
