@@ -278,7 +278,8 @@ def hosting(
         _start(store, run)
         hosts: list[MemberHost] = []
         for group, its in logs.items():
-            executors = Executors(pulse, partial(_warm_up, prepared, group, spark, its))
+            warm_up = partial(_warm_up, prepared, group, spark, its) if run.wanted is None else partial(_ask, spark)
+            executors = Executors(pulse, warm_up)
             shared = _Shared(spark, its, end_process, application.label(), sinks[group], executors, renewals)
             hosts += (_host(store, prepared, shared, member) for member in run.members if member.group == group)
         member_pool = MemberPool(store, run.region, hosts)
@@ -420,6 +421,12 @@ def source_of(prepared: Prepared, member: MemberId) -> Source:
         fetch=prepared.fetch,
         ends_within=prepared.spec.rules().timeouts.process_end_limit,
     )
+
+
+def _ask(spark: SparkSession) -> int:
+    """Run one small task, which asks for an executor; a run has few batches, and its first one waits for no other."""
+    spark.range(1).count()
+    return 0
 
 
 def _warm_up(prepared: Prepared, group: GroupId, spark: SparkSession, logs: BrokerLogs) -> int:
