@@ -224,7 +224,7 @@ def test_a_checkpoint_that_is_open_shows_what_was_contributed_and_who_is_missing
     driver.request_checkpoint("n")
     driver.contribute(driver.member(0))
     view = region_of(driver).checkpoints.show(2)
-    assert (str(view.checkpoint.state), [p.partition for p in view.offsets]) == ("open", [0, 1])
+    assert (str(view.checkpoint.state), [p.partition for p in view.offsets]) == ("draining", [0, 1])
     assert "g[1] has not contributed" in view.lacking
 
 
@@ -273,7 +273,7 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
     aborted = driver.region.open_checkpoint
     assert aborted is not None
     region = region_of(driver)
-    assert list(standing(region).values()) == [("published", True, None), ("open", None, None)]
+    assert list(standing(region).values()) == [("published", True, None), ("draining", None, None)]
     driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED, "a test")
     driver.finish_reset()
     driver.complete()  # the request is tried again
@@ -340,7 +340,7 @@ def test_a_request_for_a_checkpoint_is_shown_with_its_checkpoint() -> None:
     driver = running()
     region = region_of(driver)
     asked = region.drain(request_id="n").to_json()
-    assert (asked["request_id"], asked["state"], asked["sequence"], asked["checkpoint"]) == ("n", "open", 2, "open")
+    assert (asked["request_id"], asked["state"], asked["sequence"], asked["checkpoint"]) == ("n", "open", 2, "draining")
     assert (asked["boundary"], asked["inexact"], asked["why"]) == (None, False, None)
     driver.complete()
     assert region.drain(request_id="n").to_json() == {**asked, "state": "answered", "checkpoint": "complete"}
