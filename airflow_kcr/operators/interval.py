@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kcr.api import Region
+    from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
     from airflow_kcr.spec import RegionSpec
 
 
@@ -77,6 +78,7 @@ class KcrIntervalOperator(ApplicationOperator):
         self.spec = found
         self.until = until
         self.allow_inexact = allow_inexact
+        self._submit: KcrSparkSubmitHook | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # the provider's returns nothing
         """Carry the run out, and return its checkpoint: region, timeline, sequence, boundary, whether it is inexact.
@@ -105,7 +107,7 @@ class KcrIntervalOperator(ApplicationOperator):
             groups = [GroupId(group.group_id) for group in spec.groups]
             arguments = self._arguments(context, until)
             submission = self.submission(spec, groups, f"kcr run {self.region}", *arguments)
-            submit = self.prepared(context, submission, environment)
+            submit = self._submit = self.prepared(context, submission, environment)
             submit.run(self.application)
         if not submit.is_cluster:
             with self.lent(context) as region:
@@ -138,6 +140,11 @@ class KcrIntervalOperator(ApplicationOperator):
             TriggerAnswer.from_json(event).require_reached()
         with self.lent(context) as region:
             return self._returned(context, region)
+
+    def on_kill(self) -> None:
+        """Have the application end; it has not happened yet when this returns."""
+        if self._submit is not None:
+            self._submit.tell_to_drain()
 
     def _arguments(self, context: Context, until: datetime | None) -> list[str]:
         run = context["dag_run"]

@@ -39,12 +39,16 @@ class Submitted:
         self.environment: dict[str, str] = {}
         self.is_cluster = False
         self.does: Callable[[], None] = lambda: None
-        self.application, self.accepted = None, "app-1"
+        self.application, self.accepted, self.was_told = None, "app-1", False
 
     def hook(self, *, environment: dict[str, str], heard: object, **options: Any) -> Submitted:  # noqa: ANN401
         """Take the place of the hook."""
         self.environment, self.arguments = environment, list(options["application_args"])
         return self
+
+    def tell_to_drain(self) -> None:
+        """Note that it was told."""
+        self.was_told = True
 
     def run(self, program: str) -> None:
         """Run as the command would."""
@@ -173,6 +177,17 @@ def test_in_a_cluster_the_task_waits_without_a_slot_until_the_run_is_over(driver
     assert one.resume(made, {"status": "reached", "detail": ""})["sequence"] == driver.region.restore_sequence
     with pytest.raises(AirflowException, match="no member came"):
         one.resume(context(), {"status": "timed_out", "detail": "no member came"})
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_task_that_is_killed_tells_its_application(driver: Driver, submitted: Submitted) -> None:
+    one = operator()
+    one.on_kill()
+    assert not submitted.was_told
+    submitted.does = one.on_kill
+    with pytest.raises(AirflowFailException, match="has ended without its checkpoint"):
+        execute(one, context())
+    assert submitted.was_told
 
 
 def test_region_or_spec_is_given() -> None:
