@@ -69,20 +69,9 @@ _HALF_AN_HOUR: Final = timedelta(minutes=30)
 
 
 class ApplicationOperator(OfRegion, SparkSubmitOperator):
-    """Starts an application of a region's members.
+    """Starts an application of a region's members; its arguments are those that `KcrConsumeOperator` explains.
 
     Args:
-        region: the region's name (templated).
-        kcr_conn_id: the Airflow connection of the store (templated).
-        conn_id: the Airflow connection of Spark: its host is the master.
-        conf: settings of Spark; they win over all others. A secret in them is refused.
-        connector: Maven coordinate of Spark's Kafka connector, used where `jars` is empty.
-        jars: the connector's jar and those that it needs, by commas, instead of the coordinate.
-        packages: further Maven coordinates, by commas.
-        read_options: options of Spark's Kafka connector, as `kafka.max.poll.records`. A secret in them is refused.
-        program: the path of `airflow_kcr/__main__.py` where the driver runs in the cluster, as
-            `local:///opt/airflow_kcr/__main__.py`; None: the same as here. YARN is sent the file.
-        come_within: in a cluster's deploy mode, how long the first member may take to come; then another try is made.
         kwargs: as for `SparkSubmitOperator`, but for what this operator says itself.
     """
 

@@ -51,7 +51,17 @@ class KcrConsumeOperator(ApplicationOperator):
         group_id: the consumer group (templated).
         indexes: which of the group's members this application hosts, from 0: a number, a list of them, or text as `0,1`
             (templated).
-        kwargs: as for `ApplicationOperator`; `region`, `kcr_conn_id`, `conn_id` and `conf` among them.
+        conn_id: the Airflow connection of Spark: its host is the master.
+        conf: settings of Spark; they win over all others. A secret in them is refused.
+        connector: Maven coordinate of Spark's Kafka connector, used where `jars` is empty.
+        jars: the connector's jar and those that it needs, by commas, instead of the coordinate.
+        packages: further Maven coordinates, by commas.
+        read_options: options of Spark's Kafka connector, as `kafka.max.poll.records`. A secret in them is refused.
+        program: the path of `airflow_kcr/__main__.py` where the driver runs in the cluster, as
+            `local:///opt/airflow_kcr/__main__.py`; None: the same as here. YARN is sent the file.
+        come_within: in a cluster's deploy mode, how long the first member may take to come; then another try is made.
+        kwargs: as for `SparkSubmitOperator`, but for what this operator says itself; `region` and `kcr_conn_id` among
+            them.
     """
 
     template_fields: Sequence[str] = (*ApplicationOperator.template_fields, "group_id", "indexes")

@@ -50,7 +50,7 @@ class KcrIntervalOperator(ApplicationOperator):
             compared with the region's schedule.
         allow_inexact: checkpoint even where a partition is past that instant; the result has `inexact`.
         outlets: beside the region's asset.
-        kwargs: as for `ApplicationOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
+        kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
 
     Raises:
         InvalidIdentifier: the region's name is none.
