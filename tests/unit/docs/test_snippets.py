@@ -179,5 +179,14 @@ def test_every_command_line_of_a_page_is_one_that_kcr_takes(path: Path) -> None:
 
 def _without_effect(command: Any) -> None:  # noqa: ANN401 (click has no types here)
     command.callback = None
+    for option in command.params:
+        if (
+            option.name == "install_completion"
+        ):  # it would write into the shell's files, and needs a shell to be run from
+            option.callback = _ends
     for child in getattr(command, "commands", {}).values():
         _without_effect(child)
+
+
+def _ends(*_: object) -> None:
+    raise typer.Exit
