@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from airflow_kcr.embedded.demo.judgement import committed_offsets
-from airflow_kcr.embedded.processes import free_port
+from airflow_kcr.embedded.processes import free_port, happened
 from airflow_kcr.errors import ServiceFailed
 from tests.support.kafka import Kafka
 
@@ -14,7 +14,15 @@ from tests.support.kafka import Kafka
 def test_what_a_group_has_committed_is_read_and_a_partition_without_an_offset_is_left_out(kafka: Kafka) -> None:
     topic, group = kafka.topic(partitions=3), kafka.group_id()
     consumer = Consumer({**kafka.settings, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, 0, 0), TopicPartition(topic, 2, 17)], asynchronous=False)
+
+    def is_committed() -> bool:
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, 0), TopicPartition(topic, 2, 17)], asynchronous=False)
+        except KafkaException:  # the group's coordinator is not known, or not ready, at once
+            return False
+        return True
+
+    assert happened(is_committed, within=60)
     consumer.close()
     assert committed_offsets(kafka.bootstrap_servers, group) == {(topic, 0): 0, (topic, 2): 17}
 
