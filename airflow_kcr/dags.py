@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args, overload
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
@@ -40,6 +40,8 @@ from airflow_kcr.spec import RegionSpec
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+T = TypeVar("T")
 
 COMPARED: Final = 50
 """How many instants of two differently written schedules are compared."""
@@ -70,10 +72,7 @@ class RegionDags(NamedTuple):
 
         What builds on a checkpoint comes after it, and takes the checkpoint from it.
         """
-        task = self.checkpoint.get_task("commit")
-        if not isinstance(task, KcrCommitCheckpointOperator):
-            raise TypeError(f"the task `commit` of {self.checkpoint.dag_id} was replaced by a {type(task).__name__}")
-        return task
+        return _task(self.checkpoint, "commit", KcrCommitCheckpointOperator)
 
 
 class IntervalDags(NamedTuple):
@@ -88,10 +87,14 @@ class IntervalDags(NamedTuple):
 
         What builds on its checkpoint comes after it, and takes the checkpoint from it.
         """
-        task = self.interval.get_task("run")
-        if not isinstance(task, KcrIntervalOperator):
-            raise TypeError(f"the task `run` of {self.interval.dag_id} was replaced by a {type(task).__name__}")
-        return task
+        return _task(self.interval, "run", KcrIntervalOperator)
+
+
+def _task(dag: DAG, task_id: str, kind: type[T]) -> T:
+    task = dag.get_task(task_id)
+    if not isinstance(task, kind):
+        raise TypeError(f"the task `{task_id}` of {dag.dag_id} was replaced by a {type(task).__name__}")
+    return task
 
 
 @overload

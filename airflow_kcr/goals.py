@@ -11,7 +11,7 @@ imports the rules of regions only when a region is there to be judged by them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
@@ -346,17 +346,7 @@ class MembersEnded(Goal):
         come = [member for member in mine if self._has_come(region, member)]
         if not mine or (region.state is RegionState.STOPPED and come):
             return True  # a stopped region is started by the first member that comes
-        if lost := [member for member in come if _is_gone(region, member, now)]:
-            raise TimedOut(
-                f"{', '.join(map(str, lost))} of region {region.name}, which is {region.state}, had no lease for "
-                f"{GONE_FOR.total_seconds():.0f} s: the application has ended; another try takes its members over"
-            )
-        if self.come_by is not None and now > self.come_by and not come:
-            raise TimedOut(
-                f"{', '.join(map(str, mine))} of region {region.name} did not come by {self.come_by.isoformat()}: the "
-                "application waits for room in the cluster, or has ended there before it reached the store; see its "
-                "log in the cluster, and end it there if it still waits"
-            )
+        _require_application(region, now, mine, come, self.come_by)
         return False
 
     def missing(self, region: Region, now: datetime) -> Iterator[Wait]:
@@ -393,32 +383,51 @@ class RunEnded(Goal):
 
     def is_reached(self, region: Region, now: datetime) -> bool:
         """Return whether the run is over; raise where there will be no checkpoint, or another try is needed."""
+        from airflow_kcr.protocol.region.coverage import expected_members
         from airflow_kcr.protocol.region.rows import RegionState
 
-        if RequestPublished(request_id=self.request_id).is_reached(region, now):
+        come = self._come(region)
+        # Its application asks before its members come: until then, a request is that of an earlier try.
+        if come and RequestPublished(request_id=self.request_id).is_reached(region, now):
             return region.state is RegionState.STOPPED
-        come = [m for m, row in sorted(region.members.items()) if row.incarnation > self.before.get(str(m), 0)]
-        lost = [str(member) for member in come if _is_gone(region, member, now)]
-        if lost:
-            raise TimedOut(
-                f"{', '.join(lost)} of region {region.name}, whose run is not over, had no lease for "
-                f"{GONE_FOR.total_seconds():.0f} s: the application has ended; another try goes on"
-            )
-        if self.come_by is not None and now > self.come_by and not come:
-            raise TimedOut(
-                f"no member of region {region.name} came by {self.come_by.isoformat()}: the application waits for room "
-                "in the cluster, or has ended there before it reached the store; see its log in the cluster, and end "
-                "it there if it still waits"
-            )
+        _require_application(region, now, expected_members(region), come, self.come_by)
         return False
 
     def missing(self, region: Region, now: datetime) -> Iterator[Wait]:
-        """Yield what the run's checkpoint waits for, and then the region's stop."""
+        """Yield what the run's checkpoint waits for, and then the region's stop; before, its application."""
         from airflow_kcr.protocol.region import waits
 
+        if not self._come(region):
+            yield waits.Wait(rule=waits.Rule.MEMBERS, what="the run's application has not come yet")
+            return
         yield from RequestPublished(request_id=self.request_id).missing(region, now)
         if not region.is_in_run:
             yield from waits.to_stop(region, now)
+
+    def _come(self, region: Region) -> list[MemberId]:
+        return [m for m, row in sorted(region.members.items()) if row.incarnation > self.before.get(str(m), 0)]
+
+
+def _require_application(
+    region: Region, now: datetime, members: Iterable[MemberId], come: Iterable[MemberId], come_by: datetime | None
+) -> None:
+    """Refuse an application whose members came and live no more, or of which none has come in time.
+
+    Raises:
+        TimedOut: another one has to be started.
+    """
+    come = list(come)
+    if lost := [member for member in come if _is_gone(region, member, now)]:
+        raise TimedOut(
+            f"{', '.join(map(str, lost))} of region {region.name}, which is {region.state}, had no lease for "
+            f"{GONE_FOR.total_seconds():.0f} s: the application has ended; another try takes its members over"
+        )
+    if come_by is not None and now > come_by and not come:
+        raise TimedOut(
+            f"{', '.join(map(str, members))} of region {region.name} did not come by {come_by.isoformat()}: the "
+            "application waits for room in the cluster, or has ended there before it reached the store; see its "
+            "log in the cluster, and end it there if it still waits"
+        )
 
 
 def _has_place(region: Region, member: MemberId) -> bool:

@@ -179,8 +179,8 @@ def _lag(
     seen = {} if bounds is None else {partition: bounds}
     lost = lost_logs.out_of_range_throughout(region, now, seen)
     trouble = lost[0].why if lost else _strange(region, now, partition, held)
-    absence = region.absent().get(partition) if bounds is None else None
-    if absence is not None:
+    absence = region.unserved.get(partition) if bounds is None else None
+    if absence is not None and not absence.is_there:
         trouble = lost_logs.absence_text(region, absence)
     # A partition found later, in a region that was covered before, is read from its beginning; it need not be claimed
     # yet.

@@ -218,7 +218,19 @@ class Region:
         Raises:
             RegionInState, CheckpointRefused, BrokerUnavailable, CredentialsRefused, GroupNotEmpty: as for `run`.
         """
-        return runs.is_done_at_rest(self._handle(), _wanted(until, request_id, allow_inexact))
+        return self.prepared_run(until, request_id=request_id, allow_inexact=allow_inexact).is_done_at_rest()
+
+    def prepared_run(self, until: datetime | None, *, request_id: str, allow_inexact: bool = False) -> runs.RegionRun:
+        """Return a run of which nothing was asked yet, for a process that starts the members itself.
+
+        Args:
+            until: as for `run`, and so the others.
+            request_id: as for `run`.
+            allow_inexact: as for `run`.
+        """
+        boundary = None if until is None else values.checked_instant(until)
+        handle = Handle(self._store, self.name, self._clusters, self._requester)
+        return runs.RegionRun(handle, boundary, values.RequestId(request_id), allow_inexact=allow_inexact)
 
     def run(
         self, until: datetime | None = None, *, request_id: str | None = None, allow_inexact: bool = False
@@ -240,10 +252,10 @@ class Region:
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
             GroupNotEmpty: nothing was to be read, and a foreign consumer is in a group.
         """
-        wanted = _wanted(until, request_id or f"run:{uuid.uuid4()}", allow_inexact)
-        if not runs.is_done_at_rest(self._handle(), wanted):
-            runs.start(self._handle(), wanted)
-        return self.checkpoint_request(wanted.request_id)
+        run = self.prepared_run(until, request_id=request_id or f"run:{uuid.uuid4()}", allow_inexact=allow_inexact)
+        if not run.is_done_at_rest():
+            run.start()
+        return self.checkpoint_request(run.request_id)
 
     def checkpoint_request(self, request_id: str) -> CheckpointRequestView:
         """Return where the request of a request id stands.
@@ -424,9 +436,6 @@ class Region:
 
     # ------------------------------------------------------------------------------------------------------------
 
-    def _handle(self) -> Handle:
-        return Handle(self._store, self.name, self._clusters, self._requester)
-
     def _read(self) -> StoredRegion:
         return self._store.read(self.name)[0]
 
@@ -434,8 +443,3 @@ class Region:
         if spec.region != self.name:
             raise ConfigurationError(f"the spec is of region {spec.region}, this is {self.name}")
         return spec
-
-
-def _wanted(until: datetime | None, request_id: str, allow_inexact: bool) -> runs.WantedRun:
-    boundary = None if until is None else values.checked_instant(until)
-    return runs.WantedRun(until=boundary, request_id=values.RequestId(request_id), allow_inexact=allow_inexact)

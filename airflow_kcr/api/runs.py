@@ -18,12 +18,7 @@ from airflow_kcr.api.regions import Handle
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import boundaries, timelines
 from airflow_kcr.protocol.region.commands import CompleteAtRest, PublishCheckpoint, Run, StartRun
-from airflow_kcr.protocol.region.rows import (
-    BoundaryOffset,
-    CheckpointState,
-    Committed,
-    RegionState,
-)
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupPartition, Offset, RequestId
 from airflow_kcr.spec import RegionSpec, stored_spec
@@ -43,131 +38,138 @@ class LogsUntil:
 NOT_READ: Final = LogsUntil()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedRun:
-    """What is asked of a run."""
+class RegionRun:
+    """One run of a region, from the first look at the logs to its end; used by one thread.
 
-    until: datetime | None = None
-    """The boundary; None: as far as the logs go when they are looked at."""
+    What was seen of the logs is kept, so that they are read once where members are needed.
 
-    request_id: RequestId
-    """Names the run, so that another try finds it."""
-
-    allow_inexact: bool = False
-    """As in `commands.Run`."""
-
-
-def is_done_at_rest(handle: Handle, wanted: WantedRun) -> bool:
-    """Return whether a run is done, which one is at once that has nothing to read; else members are needed.
-
-    Raises:
-        RegionInState, CheckpointRefused: as `runs.start` of the protocol.
-        BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
-        GroupNotEmpty: nothing was to be read, and a foreign consumer is in a group that is to be told so.
+    Args:
+        handle: the region, and who asks.
+        until: the boundary; None: as far as the logs go when they are looked at.
+        request_id: names the run, so that another try finds it.
+        allow_inexact: checkpoint even where a partition is past the boundary.
     """
-    region, now = handle.store.read(handle.name)
-    spec, boundary, seen = stored_spec(region.spec.text), _boundary(region, wanted, now), NOT_READ
-    # A sink that shows its output with a checkpoint has to show an empty one, too, and a member does that.
-    shows_checkpoints = any(sink.shows_checkpoints for group in spec.groups for sink in group.sinks)
-    if not shows_checkpoints and _has_to_look(region, boundary):
-        seen = _seen(handle, spec, region, boundary, is_now=wanted.until is None)
-    complete = CompleteAtRest(run=_run(handle, wanted, boundary, seen), logs=seen.logs)
-    if not handle.store.handle(handle.name, complete):
-        return False
-    _settle(handle, wanted.request_id)
-    return True
 
+    def __init__(
+        self, handle: Handle, until: datetime | None, request_id: RequestId, *, allow_inexact: bool = False
+    ) -> None:
+        self.request_id = request_id
+        self._handle, self._until, self._allow_inexact = handle, until, allow_inexact
+        self._boundary: datetime | None = until
+        self._seen: LogsUntil | None = None
 
-def start(handle: Handle, wanted: WantedRun) -> None:
-    """Start a region for a run, or find it started; its members are the caller's to start.
+    def is_done_at_rest(self) -> bool:
+        """Return whether the run is done, which one is at once that has nothing to read; else members are needed.
 
-    Raises:
-        RegionInState, CheckpointRefused: as `runs.start` of the protocol.
-        BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
-    """
-    region, now = handle.store.read(handle.name)
-    boundary, seen = _boundary(region, wanted, now), NOT_READ
-    if wanted.until is None and _has_to_look(region, boundary):
-        seen = _logs(handle, stored_spec(region.spec.text), region, boundary, None)
-    handle.store.handle(handle.name, StartRun(run=_run(handle, wanted, boundary, seen)))
+        Raises:
+            RegionInState, CheckpointRefused: as `runs.start` of the protocol.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+            GroupNotEmpty: nothing was to be read, and a foreign consumer is in a group that is to be told so.
+        """
+        region, boundary = self._read()
+        spec = stored_spec(region.spec.text)
+        # A sink that shows its output with a checkpoint has to show an empty one, too, and a member does that.
+        shows_checkpoints = any(sink.shows_checkpoints for group in spec.groups for sink in group.sinks)
+        if not shows_checkpoints:
+            self._look(spec, region, boundary)
+        seen = self._seen or NOT_READ
+        complete = CompleteAtRest(run=self._run(boundary), logs=seen.logs)
+        if not self._handle.store.handle(self._handle.name, complete):
+            return False
+        return self._settled(shows_checkpoints=shows_checkpoints)
 
+    def start(self) -> None:
+        """Start the region for the run, or find it started; its members are the caller's to start.
 
-def _boundary(region: Region, wanted: WantedRun, now: datetime) -> datetime:
-    known = region.request_of(wanted.request_id)
-    return wanted.until or (known.boundary if known is not None and known.boundary is not None else now)
+        Raises:
+            RegionInState, CheckpointRefused: as `runs.start` of the protocol.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        region, boundary = self._read()
+        if self._until is None:
+            self._look(stored_spec(region.spec.text), region, boundary)
+        self._handle.store.handle(self._handle.name, StartRun(run=self._run(boundary)))
 
+    def _read(self) -> tuple[Region, datetime]:
+        """Return the region, and the boundary: of a run up to now, the first that was asked for, or this moment."""
+        region, now = self._handle.store.read(self._handle.name)
+        if self._boundary is None:
+            known = region.request_of(self.request_id)
+            self._boundary = now if known is None or known.boundary is None else known.boundary
+        return region, self._boundary
 
-def _has_to_look(region: Region, boundary: datetime) -> bool:
-    """Whether the logs say what is to be done; not where members work, or a checkpoint is there."""
-    return region.state is RegionState.STOPPED and timelines.covering(region, boundary) is None
+    def _run(self, boundary: datetime) -> Run:
+        seen = self._seen or NOT_READ
+        return Run(
+            request_id=self.request_id,
+            boundary=boundary,
+            allow_inexact=self._allow_inexact,
+            requester=self._handle.requester,
+            found=seen.found,
+        )
 
+    def _look(self, spec: RegionSpec, region: Region, boundary: datetime) -> None:
+        """Look at the logs once; where they have nothing new, wait until nothing of before the boundary can come.
 
-def _run(handle: Handle, wanted: WantedRun, boundary: datetime, seen: LogsUntil) -> Run:
-    return Run(
-        request_id=wanted.request_id,
-        boundary=boundary,
-        allow_inexact=wanted.allow_inexact,
-        requester=handle.requester,
-        found=seen.found,
-    )
+        Not where members work, or a checkpoint is there, nor for a boundary that is yet to come.
+        """
+        grace = region.rules.checkpoint.grace
+        if region.state is not RegionState.STOPPED or timelines.covering(region, boundary) is not None:
+            return
+        while self._seen is None:
+            _, now = self._handle.store.read(self._handle.name)
+            if boundary > now + grace:
+                return
+            seen = self._logs(spec, region, boundary, now)
+            is_found = seen.found.keys() == seen.logs.keys()
+            if is_found or now >= boundary + grace or not _has_nothing_new(region, seen.logs):
+                self._seen = seen
+            else:
+                threading.Event().wait(min(_PERIOD, boundary + grace - now).total_seconds())
 
+    def _logs(self, spec: RegionSpec, region: Region, boundary: datetime, now: datetime) -> LogsUntil:
+        """Read every group's logs, and find the boundary in them; up to now it is where they end."""
+        logs: dict[GroupPartition, LogBounds] = {}
+        found: dict[GroupPartition, BoundaryOffset] = {}
+        for group, rules in sorted(region.rules.groups.items()):
+            with self._handle.clusters(spec, group) as cluster:
+                wanted = rules.partitions(cluster.logs.topics(rules.topics))
+                if self._until is None:
+                    bounds = cluster.logs.bounds(wanted)
+                    found |= {p: BoundaryOffset(offset=b.end, leader_epoch=b.leader_epoch) for p, b in bounds.items()}
+                else:
+                    highs, bounds = cluster.logs.high_watermarks(wanted), cluster.logs.bounds(wanted)
+                    answers = cluster.logs.first_at_or_after(dict.fromkeys(bounds, boundary))
+                    for partition, answer in answers.items():
+                        row = boundaries.locate(
+                            boundary=boundary,
+                            end_before=bounds[partition],
+                            answer=answer,
+                            restore_point=region.restore_point_offset(partition) or Offset(0),
+                            now=now,
+                            grace=region.rules.checkpoint.grace,
+                            high_before=highs.get(partition),
+                        )
+                        found |= {} if row is None else {partition: row}
+            logs |= bounds
+        return LogsUntil(logs=logs, found=found)
 
-def _seen(handle: Handle, spec: RegionSpec, region: Region, boundary: datetime, *, is_now: bool) -> LogsUntil:
-    """Read the logs; where they have nothing new, wait until nothing of before the boundary can come any more."""
-    grace = region.rules.checkpoint.grace
-    while True:
-        _, now = handle.store.read(handle.name)
-        if boundary > now + grace:
-            return NOT_READ  # refused for it
-        seen = _logs(handle, spec, region, boundary, None if is_now else now)
-        if seen.found.keys() == seen.logs.keys() or now >= boundary + grace or not _has_nothing_new(region, seen.logs):
-            return seen
-        threading.Event().wait(min(_PERIOD, boundary + grace - now).total_seconds())
+    def _settled(self, *, shows_checkpoints: bool) -> bool:
+        """Return whether the run's checkpoint is published and Kafka's, after doing what no member does any more."""
+        store, name = self._handle.store, self._handle.name
+        region = self._handle.read()
+        request = region.request_of(self.request_id)
+        row = None if request is None or request.sequence is None else region.checkpoint_of(request.sequence)
+        if row is None or region.state is not RegionState.STOPPED:
+            return False  # its members are about to go
+        if row.published_at is None and (not row.participants or not shows_checkpoints):
+            store.handle(name, PublishCheckpoint(sequence=row.sequence))
+        elif row.published_at is None:
+            return False
+        if row.committed is not Committed.YES and partitions.is_restore_point(region, row.sequence):
+            partitions.repair(store, name, row.sequence, self._handle.clusters)
+        return True
 
 
 def _has_nothing_new(region: Region, logs: Mapping[GroupPartition, LogBounds]) -> bool:
     return all((claim := region.claims.get(p)) is not None and claim.resume == log.end for p, log in logs.items())
-
-
-def _logs(handle: Handle, spec: RegionSpec, region: Region, boundary: datetime, now: datetime | None) -> LogsUntil:
-    """Read every group's logs, and find the boundary in them; `now`: None where they count as they end now."""
-    logs: dict[GroupPartition, LogBounds] = {}
-    found: dict[GroupPartition, BoundaryOffset] = {}
-    for group, rules in sorted(region.rules.groups.items()):
-        with handle.clusters(spec, group) as cluster:
-            wanted = rules.partitions(cluster.logs.topics(rules.topics))
-            highs = cluster.logs.high_watermarks(wanted)
-            bounds = cluster.logs.bounds(wanted)
-            answers = {} if now is None else cluster.logs.first_at_or_after(dict.fromkeys(bounds, boundary))
-        logs |= bounds
-        for partition, log in bounds.items():
-            restore_point = region.restore_point_offset(partition) or Offset(0)
-            row = (
-                BoundaryOffset(offset=log.end, leader_epoch=log.leader_epoch)
-                if now is None
-                else boundaries.locate(
-                    boundary=boundary,
-                    end_before=log,
-                    answer=answers[partition],
-                    restore_point=restore_point,
-                    now=now,
-                    grace=region.rules.checkpoint.grace,
-                    high_before=highs.get(partition),
-                )
-            )
-            if row is not None:
-                found[partition] = row
-    return LogsUntil(logs=logs, found=found)
-
-
-def _settle(handle: Handle, request_id: RequestId) -> None:
-    """Publish and commit the checkpoint of a run that took no member; of any other one its members do."""
-    region = handle.read()
-    request = region.request_of(request_id)
-    row = None if request is None or request.sequence is None else region.checkpoint_of(request.sequence)
-    if row is None or row.participants or region.state is not RegionState.STOPPED:
-        return
-    if row.state is CheckpointState.COMPLETE:
-        handle.store.handle(handle.name, PublishCheckpoint(sequence=row.sequence))
-    if row.committed is Committed.PENDING and partitions.is_restore_point(region, row.sequence):
-        partitions.repair(handle.store, handle.name, row.sequence, handle.clusters)

@@ -12,7 +12,7 @@ from airflow_kcr.cli import member, options
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.region import checkpoint_request
 from airflow_kcr.cli.results import show
-from airflow_kcr.protocol.values import RequestId, region_name
+from airflow_kcr.protocol.values import region_name
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.rows import Requester
@@ -77,22 +77,20 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     """
     from airflow_kcr.api import Region
     from airflow_kcr.api.regions import opened
-    from airflow_kcr.api.runs import WantedRun
     from airflow_kcr.driver.application import MemberRun
-    from airflow_kcr.driver.runs import members_of, run_region
+    from airflow_kcr.driver.process import run_region
+    from airflow_kcr.protocol.region.coverage import expected_members
 
-    instant = _until(until)
+    instant, name = _until(until), region_name(region)
     with opened(store) as found:
+        wanted = Region(name, found, requester=_requester(dag_run)).prepared_run(
+            instant, request_id=request_id or f"run:{uuid.uuid4()}", allow_inexact=allow_inexact
+        )
         members = MemberRun(
-            region=region_name(region),
-            members=members_of(Region(region, found).spec()),
+            region=name,
+            members=expected_members(found.read(name)[0]),
             takeover=takeover,
-            requester=_requester(dag_run),
-            wanted=WantedRun(
-                until=instant,
-                request_id=RequestId(request_id or f"run:{uuid.uuid4()}"),
-                allow_inexact=allow_inexact,
-            ),
+            region_run=wanted,
             spark=member.settings(f"kcr run {region}", master, conf, jars, connector),
             reading=options.settings_of(read_option),
         )

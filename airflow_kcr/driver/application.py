@@ -15,15 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr import __version__
-from airflow_kcr.api import runs
-from airflow_kcr.api.group_readers import GroupReader, reader_with, real_reader
+from airflow_kcr.api.group_readers import GroupReader, reader_with
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.preflight import preflight
-from airflow_kcr.api.regions import Handle
-from airflow_kcr.api.runs import WantedRun
+from airflow_kcr.api.runs import RegionRun
 from airflow_kcr.api.verdict import HistoryKeeper
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts, StartFailures, load
@@ -62,6 +60,7 @@ RENEWALS: Final = 1.5
 POLL_PERIOD: Final = 0.25
 """Seconds between two reads of a lease."""
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
@@ -76,11 +75,8 @@ class MemberRun:
     takeover: bool = False
     """Whether a live lease of another process is superseded, once a running drain is over."""
 
-    wanted: WantedRun | None = None
-    """The run that they are started for; None: they stay until the region is stopped, and start one that is."""
-
-    requester: Requester = field(default_factory=Requester)
-    """Who asks for the run."""
+    region_run: RegionRun | None = None
+    """What they are started for; None: they stay until the region is stopped, and start one that is."""
 
     spark: SparkSettings
     reading: Mapping[str, str] = field(default_factory=dict)
@@ -161,7 +157,7 @@ def preparing(
         with failures.reported(revision, digest):
             taken = store.taken(run.region)
             parts = {group: load(spec, group, environ, region_id=region.region_id, taken=taken) for group in run.groups}
-            clusters = {group: stack.enter_context(reader_with(its.kafka)) for group, its in parts.items()}
+            clusters = _of_each_cluster(parts, lambda kafka: stack.enter_context(reader_with(kafka)))
             # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
             ids = {group: cluster.logs.cluster_id() for group, cluster in clusters.items()}
             store.handle(run.region, ReportClusters(found=ids))
@@ -179,6 +175,18 @@ def preparing(
             clusters=clusters,
             store_clock=store_clock,
         )
+
+
+def _of_each_cluster(parts: Mapping[GroupId, Parts], open_: Callable[[Mapping[str, str]], T]) -> dict[GroupId, T]:
+    """Return what is opened for each group's cluster, once for groups with the same settings: it is a process."""
+    opened: dict[tuple[tuple[str, str], ...], T] = {}
+    found: dict[GroupId, T] = {}
+    for group, its in parts.items():
+        settings = tuple(sorted(its.kafka.items()))
+        if settings not in opened:
+            opened[settings] = open_(its.kafka)
+        found[group] = opened[settings]
+    return found
 
 
 def refuse_held(store: RegionStore, run: MemberRun) -> None:
@@ -261,10 +269,9 @@ def hosting(
     run = prepared.run
     with ExitStack() as stack:
         # Not the readers': a call about a group may take all of its time, and no checkpoint waits for that.
-        logs = {
-            group: BrokerLogs(stack.enter_context(AdminProcess(admin_settings(parts.kafka))))
-            for group, parts in prepared.parts.items()
-        }
+        logs = _of_each_cluster(
+            prepared.parts, lambda kafka: BrokerLogs(stack.enter_context(AdminProcess(admin_settings(kafka))))
+        )
         with failures.reported(prepared.revision, prepared.digest):
             partitions = {group: _partitions(prepared, group, its) for group, its in logs.items()}
             spark = _session(prepared, partitions)
@@ -278,7 +285,7 @@ def hosting(
         _start(store, run)
         hosts: list[MemberHost] = []
         for group, its in logs.items():
-            warm_up = partial(_warm_up, prepared, group, spark, its) if run.wanted is None else partial(_ask, spark)
+            warm_up = partial(_warm_up, prepared, group, spark, its) if run.region_run is None else partial(_ask, spark)
             executors = Executors(pulse, warm_up)
             shared = _Shared(spark, its, end_process, application.label(), sinks[group], executors, renewals)
             hosts += (_host(store, prepared, shared, member) for member in run.members if member.group == group)
@@ -303,8 +310,8 @@ def hosting(
 
 def _start(store: RegionStore, run: MemberRun) -> None:
     """Start a stopped region for its members, or for the run that they are there for."""
-    if run.wanted is not None:
-        runs.start(Handle(store, run.region, real_reader, run.requester), run.wanted)
+    if run.region_run is not None:
+        run.region_run.start()
         return
     region, _ = store.read(run.region)
     if region.state is RegionState.STOPPED:

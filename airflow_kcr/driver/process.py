@@ -23,6 +23,8 @@ from typing import Final, NoReturn, TextIO
 from rich.console import Console
 from rich.logging import RichHandler
 
+from airflow_kcr.api import Region
+from airflow_kcr.api.checkpoints import CheckpointRequestView
 from airflow_kcr.driver.application import MemberRun, Prepared, follow, hosting, preparing, still_wanted
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parent_watchdog import ParentWatchdog
@@ -31,7 +33,8 @@ from airflow_kcr.driver.progress import Watched, shown
 from airflow_kcr.driver.starting import START_WITHIN, StartPatience
 from airflow_kcr.driver.task import LOG_FORMAT, RunningApplication, Task
 from airflow_kcr.driver.watch import Watch
-from airflow_kcr.errors import BatchError, KcrError, RefusedError
+from airflow_kcr.errors import BatchError, CheckpointRefused, ConfigurationError, KcrError, RefusedError, SinkError
+from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.host import End, Ended
 from airflow_kcr.spark.causes import essential_line
@@ -84,6 +87,38 @@ def run_members(
             if wanted is not None:
                 _LOG.info("region %s: its spec has changed, the members start again", run.region)
     _LOG.info("region %s: its spec has no place for these members any more", run.region)
+
+
+def run_region(store: RegionStore, run: MemberRun, *, start_within: timedelta = START_WITHIN) -> CheckpointRequestView:
+    """Carry a run of a region out, and return its request; Spark is started only where there is something to do.
+
+    Args:
+        store: where the region is.
+        run: what is wanted, and who is to be started for it.
+        start_within: as for `run_members`.
+
+    Raises:
+        KcrError: as `Region.run`, and `run_members`.
+        CheckpointRefused: the run has ended without a checkpoint, as the region was stopped, killed or halted.
+        SinkError: the checkpoint is complete, and a sink does not show it yet.
+    """
+    if run.region_run is None:
+        raise ConfigurationError(f"no run of region {run.region} is wanted; name it, or use run_members")
+    patience = StartPatience(run.region, start_within)
+    if not patience.answered(run.region_run.is_done_at_rest):
+        run_members(store, run, start_within=start_within)
+    asked = Region(run.region, store).checkpoint_request(run.region_run.request_id)
+    if asked.request.state is not RequestState.ANSWERED:
+        raise CheckpointRefused(
+            f"the run of region {run.region} has ended without its checkpoint: "
+            f"{asked.request.refusal or f'its request is {asked.request.state}'}; run it again to go on"
+        )
+    if asked.checkpoint is None or asked.checkpoint.published_at is None:
+        raise SinkError(
+            f"checkpoint {asked.request.sequence} of region {run.region} is complete, and a sink does not show it yet; "
+            "run it again with the same request id"
+        )
+    return asked
 
 
 def _host(

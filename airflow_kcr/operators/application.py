@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
@@ -21,10 +21,12 @@ from airflow_kcr.protocol.values import GroupId, region_name
 from airflow_kcr.settings import is_secret, secrets_in
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR
+from airflow_kcr.triggers.waits import RegionTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_kcr.goals import Goal
     from airflow_kcr.spec import RegionSpec
 
 APPLICATION: Final = "kcr_application"
@@ -64,7 +66,7 @@ _OWN_VARIABLES: Final = re.compile(
     # A variable that Kubernetes takes from one of its secrets is not handed over here.
     r"^(?!spark\.kubernetes\.driver\.secretKeyRef\.).*(?:KCR_STORE_URL|KCR_KAFKA_|KCR_POSTGRES_)"
 )
-FOR_EVER: Final = timedelta(days=3650)
+_FOR_EVER: Final = timedelta(days=3650)
 _HALF_AN_HOUR: Final = timedelta(minutes=30)
 
 
@@ -130,6 +132,27 @@ class ApplicationOperator(OfRegion, SparkSubmitOperator):
         texts = {name: getattr(self, attribute) for name, attribute in _OPTIONS.items() if name not in places}
         if seen := tuple(name for name, value in texts.items() if isinstance(value, str) and is_secret(value)):
             raise ConfigurationError(f"{', '.join(seen)} hold what may be a secret; {_INSTEAD['conf']}")
+
+    def wait_for_cluster(self, context: Context, submit: KcrSparkSubmitHook, goal: Goal) -> NoReturn:
+        """Give the slot up until the application that a cluster has taken is over; `resume` goes on.
+
+        Args:
+            context: the task's.
+            submit: which has submitted it.
+            goal: what the region has reached then.
+        """
+        if submit.application is None:
+            context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
+        self.log.info("the cluster has taken the application %s", submit.accepted)
+        self.defer(
+            trigger=RegionTrigger.waiting(
+                kcr_conn_id=self.kcr_conn_id,
+                region=self.region,
+                waiting_for=goal,
+                deadline=self.execution_timeout or _FOR_EVER,
+            ),
+            method_name="resume",
+        )
 
     def submission(self, spec: RegionSpec, groups: Iterable[GroupId], name: str, *arguments: str) -> Submission:
         """Return what is submitted: `kcr` with these arguments, and what the sinks of groups need.

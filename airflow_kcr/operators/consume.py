@@ -15,10 +15,9 @@ from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
 from airflow_kcr.goals import MembersEnded
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import translated
-from airflow_kcr.operators.application import APPLICATION, FOR_EVER, ApplicationOperator
+from airflow_kcr.operators.application import ApplicationOperator
 from airflow_kcr.protocol.values import GroupId, region_name
 from airflow_kcr.triggers.payloads import TriggerAnswer
-from airflow_kcr.triggers.waits import RegionTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -108,23 +107,16 @@ class KcrConsumeOperator(ApplicationOperator):
             if not submit.is_cluster:
                 self._require_end(context, indexes)
                 return
-        if submit.application is None:
-            context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
-        self.log.info("the cluster has taken the application %s", submit.accepted)
-        self.defer(
-            trigger=RegionTrigger.waiting(
-                kcr_conn_id=self.kcr_conn_id,
-                region=self.region,
-                waiting_for=MembersEnded(
-                    group=GroupId(self.group_id),
-                    indexes=indexes,
-                    before=before,
-                    come_by=self.come_by(),
-                    last_request=task.request_id,
-                ),
-                deadline=self.execution_timeout or FOR_EVER,
+        self.wait_for_cluster(
+            context,
+            submit,
+            MembersEnded(
+                group=GroupId(self.group_id),
+                indexes=indexes,
+                before=before,
+                come_by=self.come_by(),
+                last_request=task.request_id,
             ),
-            method_name="resume",
         )
 
     def resume(self, context: Context, event: Mapping[str, object]) -> None:

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_kcr.driver.task import Task
-from airflow_kcr.errors import CheckpointRefused, ConfigurationError
+from airflow_kcr.errors import CheckpointRefused, ConfigurationError, SinkError
 from airflow_kcr.goals import RunEnded
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import translated
-from airflow_kcr.operators.application import APPLICATION, FOR_EVER, ApplicationOperator
+from airflow_kcr.operators.application import ApplicationOperator
 from airflow_kcr.operators.events import outlets_of, settled
 from airflow_kcr.operators.intervals import boundary_of, interval_of, remarks
 from airflow_kcr.operators.region import read_spec
 from airflow_kcr.protocol.values import GroupId, RequestId, format_instant
 from airflow_kcr.triggers.payloads import TriggerAnswer
-from airflow_kcr.triggers.waits import RegionTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -112,17 +111,8 @@ class KcrIntervalOperator(ApplicationOperator):
         if not submit.is_cluster:
             with self.lent(context) as region:
                 return self._returned(context, region)
-        if submit.application is None:
-            context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
-        self.log.info("the cluster has taken the application %s", submit.accepted)
-        self.defer(
-            trigger=RegionTrigger.waiting(
-                kcr_conn_id=self.kcr_conn_id,
-                region=self.region,
-                waiting_for=RunEnded(request_id=RequestId(request_id), before=before, come_by=self.come_by()),
-                deadline=self.execution_timeout or FOR_EVER,
-            ),
-            method_name="resume",
+        self.wait_for_cluster(
+            context, submit, RunEnded(request_id=RequestId(request_id), before=before, come_by=self.come_by())
         )
 
     def resume(self, context: Context, event: Mapping[str, object]) -> dict[str, Any]:
@@ -161,6 +151,10 @@ class KcrIntervalOperator(ApplicationOperator):
         row, previous = region.answered(kcr.request_id(context))
         if row is None:
             raise CheckpointRefused(f"the run of region {self.region} has ended without its checkpoint; see its log")
+        if row.published_at is None:
+            raise SinkError(
+                f"checkpoint {row.sequence} of region {self.region} is complete, and a sink does not show it yet"
+            )
         interval = None if self.until is not None else interval_of(context, region.spec())
         for remark in remarks(interval, row, previous):
             self.log.warning("%s", remark)

@@ -121,8 +121,8 @@ def _unclaimed(evidence: Evidence, known: set[GroupPartition], there: Collection
 
 
 def _absence(region: Region, partition: GroupPartition) -> str:
-    absence = region.absent().get(partition)
-    return "" if absence is None else f": {lost_logs.absence_text(region, absence)}"
+    absence = region.unserved.get(partition)
+    return "" if absence is None or absence.is_there else f": {lost_logs.absence_text(region, absence)}"
 
 
 def _disputed(evidence: Evidence) -> CheckFindings:

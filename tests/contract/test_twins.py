@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
+from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.region import commands, retention
-from airflow_kcr.protocol.region.rows import BoundaryOffset, ResetCause
+from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, ResetCause
 from airflow_kcr.protocol.rules import (
     CheckpointMode,
     CheckpointRules,
@@ -19,12 +20,12 @@ from airflow_kcr.protocol.rules import (
     RetentionRules,
 )
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest
-from airflow_kcr.protocol.values import Offset
+from airflow_kcr.protocol.values import DesiredState, Offset, RequestId
 from airflow_kcr.schedules import Every
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, group_rules
 from tests.support.random_scripts import PARTITIONS, USUAL, VERBS, EveryMinute, Script
-from tests.support.scripts import HOUR, located
+from tests.support.scripts import HOUR, all_crash, located
 
 pytestmark = pytest.mark.postgres
 
@@ -135,3 +136,53 @@ def test_whatever_happens_to_a_region(drive_twins: Drive, seed: int) -> None:
     for _ in range(60):
         a, b, c = (chance.randrange(8) for _ in range(3))
         script.run((chance.choice(verbs), a, b, c))
+
+
+def test_no_batch_crosses_the_boundary_of_a_run_that_waits(drive_twins: Drive) -> None:
+    driver = drive_twins()
+    first = driver.store.read(driver.name)[1]
+    second = first + timedelta(milliseconds=1)
+    for number, until in enumerate((first, second)):
+        run = commands.Run(request_id=RequestId(f"r{number}"), boundary=until)
+        driver.store.handle(driver.name, commands.StartRun(run=run))
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    driver.finish_reset()
+    located(driver, first, 10)
+    driver.process()
+    driver.handle(commands.Reconcile())
+    driver.complete()  # unpublished: the second one's can't be opened yet
+    assert driver.held.open_checkpoint is None
+    located(driver, second, 20)
+    with pytest.raises(BatchRefused, match="crosses the boundary"):
+        driver.start_batch(driver.member(0), 11)
+    driver.process()
+    driver.publish()
+    driver.handle(commands.Reconcile())
+    driver.complete()
+    assert driver.held.desired_state is DesiredState.STOPPED
+
+
+def test_a_run_whose_members_went_before_it_was_published_has_them_come_once_more(drive_twins: Drive) -> None:
+    driver = drive_twins()
+    run = commands.Run(request_id=RequestId("r"), boundary=driver.store.read(driver.name)[1])
+    driver.store.handle(driver.name, commands.StartRun(run=run))
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    driver.finish_reset()
+    located(driver, run.boundary, 10)
+    driver.process()
+    driver.handle(commands.Reconcile())
+    driver.complete()
+    all_crash(driver)
+    driver.handle(commands.Reconcile())
+    assert driver.held.state is RegionState.STOPPED
+    driver.store.handle(driver.name, commands.StartRun(run=run))
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    driver.finish_reset()
+    driver.complete()
+    assert driver.held.desired_state is DesiredState.STOPPED

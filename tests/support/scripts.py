@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from airflow_kcr.protocol.region.commands import StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRun, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target
@@ -73,6 +73,28 @@ def rewind(driver: Driver, target: Target) -> CheckpointNumber:
     driver.finish_reset()
     assert driver.region.state is RegionState.RUNNING
     return driver.region.resets[driver.region.epoch].sequence
+
+
+def carried_out(driver: Driver, run: Run, at: int) -> CheckpointNumber:
+    """Carry a run out whose boundary falls at `at` of each partition, and return its checkpoint; the members leave."""
+    driver.store.handle(driver.name, StartRun(run=run))
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    driver.finish_reset()
+    located(driver, run.boundary, at)
+    while any(claim.position is not None and claim.position < at for claim in driver.held.claims.values()):
+        driver.process()
+    driver.handle(Reconcile())  # as a member does that has reached the boundary
+    sequence = driver.complete()
+    driver.publish()
+    for member in sorted(driver.processes):
+        if driver.held.state is not RegionState.STOPPED:
+            driver.read_back(member)
+    driver.handle(Reconcile())
+    for member in sorted(driver.processes):
+        driver.leave(member)
+    return sequence
 
 
 def all_crash(driver: Driver, members: Iterable[MemberId] | None = None) -> None:

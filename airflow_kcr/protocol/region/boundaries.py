@@ -8,6 +8,7 @@ C26).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -79,7 +80,12 @@ def next_boundary_after(region: Region, instant: datetime) -> datetime | None:
 
 
 def with_next_boundary(region: Region, now: datetime, boundary: datetime | None, why: str) -> Region:
-    """Return the region with its next boundary set; the single writer of `next_boundary`."""
+    """Return the region with its next boundary set, not beyond a waiting run's; `next_boundary` has no other writer."""
+    newest = timelines.newest_aligned(region)
+    reached = None if newest is None else newest.boundary
+    of_runs = (r.boundary for r in region.requests.values() if r.is_of_run and r.state is RequestState.QUEUED)
+    waiting = (one for one in of_runs if one is not None and (reached is None or one > reached))
+    boundary = min((one for one in (boundary, *waiting) if one is not None), default=None)
     if boundary == region.next_boundary:
         return region
     region = replace(region, next_boundary=boundary).record(now, events.NextBoundaryChanged(boundary=boundary, why=why))
@@ -103,6 +109,15 @@ def after_completion(region: Region, now: datetime, boundary: datetime | None) -
     return with_next_boundary(
         region, now, next_boundary_after(region, boundary), f"after the checkpoint of {boundary.isoformat()}"
     )
+
+
+def given_up(region: Region, now: datetime, boundary: datetime | None) -> Region:
+    """Return the region without the boundary of a run that has ended without its checkpoint."""
+    if boundary is None or boundary != region.next_boundary:
+        return region
+    newest = timelines.newest_aligned(region)
+    start = now if newest is None or newest.boundary is None else newest.boundary
+    return with_next_boundary(region, now, next_boundary_after(region, start), "the run up to it was given up")
 
 
 def after_reset(region: Region, now: datetime, checkpoint: CheckpointNumber | None) -> Region:
@@ -197,12 +212,9 @@ def held(region: Region, now: datetime) -> Region:
 
 
 def limit(region: Region) -> datetime | None:
-    """Return the boundary that no batch may cross now: the open checkpoint's, else a waiting run's or the next one."""
+    """Return the boundary that no batch may cross now: the open checkpoint's, else the next one."""
     checkpoint = region.checkpoint
-    if checkpoint is not None and checkpoint.boundary is not None:
-        return checkpoint.boundary
-    of_runs = (r.boundary for r in region.requests.values() if r.is_of_run and r.state is RequestState.QUEUED)
-    return min((one for one in (*of_runs, region.next_boundary) if one is not None), default=None)
+    return checkpoint.boundary if checkpoint is not None and checkpoint.boundary is not None else region.next_boundary
 
 
 def boundary_offset(region: Region, partition: GroupPartition, boundary: datetime) -> BoundaryOffset | None:
@@ -217,11 +229,18 @@ def store(region: Region, now: datetime, report: StoreBoundaryOffsets) -> Region
     Raises:
         StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
     """
-    caller, boundary = report.caller, report.boundary
+    caller = report.caller
     region.require_member(caller.member, caller.incarnation, now, epoch=caller.epoch)
+    return located(region, now, report.boundary, report.found)
+
+
+def located(
+    region: Region, now: datetime, boundary: datetime, found: Mapping[GroupPartition, BoundaryOffset]
+) -> Region:
+    """Return the region with where a boundary falls in partitions that have a claim and no offset of it yet."""
     fresh = {
         (p, region.claims[p].topic_id, boundary): row
-        for p, row in report.found.items()
+        for p, row in found.items()
         if p in region.claims and (p, region.claims[p].topic_id, boundary) not in region.boundary_offsets
     }
     if not fresh:

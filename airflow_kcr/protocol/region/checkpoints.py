@@ -6,7 +6,7 @@ both, or it is aborted and its sequence is burnt. Contribution and completion ar
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from airflow_kcr.protocol.region import boundaries, coverage, events, requests, rows, timelines
@@ -15,6 +15,7 @@ from airflow_kcr.protocol.values import (
     CheckpointNumber,
     DesiredState,
     GroupPartition,
+    Incarnation,
     MemberId,
     TopicPartition,
     few,
@@ -111,6 +112,21 @@ def _open(region: Region, now: datetime, request: rows.CheckpointRequest) -> Reg
             where, why = next(iter(past.items()))
             sentence = f"{where} is {why}; ask with allow_inexact for a checkpoint that is not exact"
             return requests.end_request(region, now, request, rows.RequestState.REFUSED, sentence)
+    participants = {m: region.members[m].incarnation for m in region.live_members(now)}
+    region, _ = opened(region, now, request, participants, partitions)
+    if request.boundary is not None and region.next_boundary is not None and request.boundary > region.next_boundary:
+        region = boundaries.with_next_boundary(region, now, request.boundary, "a later boundary was asked for")
+    return advance(region, now)
+
+
+def opened(
+    region: Region,
+    now: datetime,
+    request: rows.CheckpointRequest,
+    participants: Mapping[MemberId, Incarnation],
+    partitions: frozenset[GroupPartition],
+) -> tuple[Region, rows.Checkpoint]:
+    """Return the region with a request's checkpoint open, and it: who must contribute, and what to, is frozen."""
     timelines.require_numbers_left(region)
     sequence = region.next_sequence
     checkpoint = rows.Checkpoint(
@@ -121,7 +137,7 @@ def _open(region: Region, now: datetime, request: rows.CheckpointRequest) -> Reg
         purpose=request.purpose,
         request_id=request.request_id,
         boundary=request.boundary,
-        participants={m: region.members[m].incarnation for m in region.live_members(now)},
+        participants=participants,
         opened_at=now,
     )
     region = replace(
@@ -139,13 +155,10 @@ def _open(region: Region, now: datetime, request: rows.CheckpointRequest) -> Reg
         request_id=request.request_id,
         purpose=request.purpose,
         boundary=request.boundary,
-        participants=checkpoint.participants,
+        participants=participants,
         partitions=tuple(sorted(partitions)),
     )
-    region = region.record(now, body)
-    if request.boundary is not None and region.next_boundary is not None and request.boundary > region.next_boundary:
-        region = boundaries.with_next_boundary(region, now, request.boundary, "a later boundary was asked for")
-    return advance(region, now)
+    return region.record(now, body), checkpoint
 
 
 def unread(region: Region, partitions: Collection[GroupPartition]) -> dict[GroupPartition, str]:

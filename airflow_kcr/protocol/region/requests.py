@@ -136,7 +136,7 @@ def end_request(
     """Return the region with a request refused or superseded; it has no checkpoint."""
     row = replace(request, state=state, answered_at=now, refusal=why)
     region = region.with_request(row).record(now, events.CheckpointRequestEnded(request_id=request.request_id, why=why))
-    return _ended(region, now, row)
+    return _ended(boundaries.given_up(region, now, row.boundary) if row.is_of_run else region, now, row)
 
 
 def requeued(region: Region, request_id: RequestId) -> Region:

@@ -11,12 +11,11 @@ from datetime import datetime
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import boundaries, completion, events, lifecycle, requests, rows, timelines
+from airflow_kcr.protocol.region import boundaries, checkpoints, completion, lifecycle, requests, rows, timelines
 from airflow_kcr.protocol.region.archive import WAITING
 from airflow_kcr.protocol.region.commands import CompleteAtRest, RequestCheckpoint, Run, StartRun
-from airflow_kcr.protocol.region.state import Region, put
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
-    CheckpointNumber,
     DesiredState,
     GroupPartition,
     RequestId,
@@ -33,14 +32,20 @@ def start(region: Region, now: datetime, command: StartRun) -> Region:
         CheckpointRefused: the boundary is yet to come, or lies before what the region has processed; or the request id
             names another request.
     """
-    run = command.run
+    run, known = command.run, region.request_of(command.run.request_id)
+    if known is not None and _is_unshown(region, known):
+        # They publish it before the region runs, and then it answers the request again, which stops the region.
+        region = lifecycle.start(region, now, run.requester)
+        return region.with_request(replace(known, state=rows.RequestState.QUEUED))
     if _is_known(region, run):
         return requests.ask(region, now, _request(run))
     _require_possible(region, now, run)
-    if region.state is not rows.RegionState.STOPPED:
-        return requests.ask(region, now, _request(run))
-    region = lifecycle.start(_located(region, run), now, run.requester)
-    return requests.ask(region, now, _request(run))
+    if region.state is rows.RegionState.STOPPED:
+        region = boundaries.located(region, now, run.boundary, run.found)
+        region = lifecycle.start(region, now, run.requester)
+    region = requests.ask(region, now, _request(run))
+    # At once: a batch may begin before the checkpoint can be opened.
+    return boundaries.with_next_boundary(region, now, region.next_boundary, "a run goes up to it")
 
 
 def complete_at_rest(region: Region, now: datetime, command: CompleteAtRest) -> Region:
@@ -53,7 +58,7 @@ def complete_at_rest(region: Region, now: datetime, command: CompleteAtRest) -> 
     if _is_known(region, run):
         return requests.ask(region, now, _request(run))
     _require_possible(region, now, run)
-    located = _located(region, run)
+    located = boundaries.located(region, now, run.boundary, run.found)
     return _completed(located, now, _request(run)) if is_at_rest(located, run.boundary, command.logs) else region
 
 
@@ -61,6 +66,13 @@ def is_complete(region: Region, request_id: RequestId) -> bool:
     """Whether the checkpoint of a run is there."""
     request = region.request_of(request_id)
     return request is not None and requests.valid_answer(region, request) is not None
+
+
+def _is_unshown(region: Region, request: rows.CheckpointRequest) -> bool:
+    """Whether members have to come once more, as those who made a run's checkpoint went before it was published."""
+    sequence = requests.valid_answer(region, request)
+    row = None if sequence is None else region.checkpoint_of(sequence)
+    return row is not None and row.published_at is None and region.state is rows.RegionState.STOPPED
 
 
 def _request(run: Run) -> RequestCheckpoint:
@@ -125,16 +137,6 @@ def _require_left(region: Region, now: datetime) -> None:
         )
 
 
-def _located(region: Region, run: Run) -> Region:
-    """Return the region with what the caller knows of the boundary, where nothing is known yet."""
-    fresh = {
-        key: row
-        for p, row in run.found.items()
-        if p in region.claims and (key := (p, region.claims[p].topic_id, run.boundary)) not in region.boundary_offsets
-    }
-    return replace(region, boundary_offsets=put(region.boundary_offsets, fresh))
-
-
 def is_at_rest(region: Region, boundary: datetime, logs: Mapping[GroupPartition, LogBounds]) -> bool:
     """Whether a stopped region is at its newest checkpoint, which has all that is to be read up to a boundary.
 
@@ -174,36 +176,7 @@ def _rests(region: Region, claim: rows.Claim, row: rows.BoundaryOffset | None, l
 def _completed(region: Region, now: datetime, request: RequestCheckpoint) -> Region:
     """Return the region, stopped, with a checkpoint that holds nothing new; no member takes part."""
     offsets = region.restore_point_offsets()
-    timelines.require_numbers_left(region)
     region = requests.noted(region, now, request)
-    sequence = region.next_sequence
-    checkpoint = rows.Checkpoint(
-        sequence=sequence,
-        timeline=region.timeline,
-        epoch=region.epoch,
-        state=rows.CheckpointState.DRAINING,
-        purpose=request.purpose,
-        request_id=request.request_id,
-        boundary=request.boundary,
-        participants={},
-        opened_at=now,
-    )
-    region = replace(
-        region,
-        next_sequence=CheckpointNumber(sequence + 1),
-        open_checkpoint=sequence,
-        frozen=put(region.frozen, {sequence: frozenset(offsets)}),
-    ).with_checkpoint(checkpoint)
-    region = region.with_request(
-        replace(region.requests[request.request_id], state=rows.RequestState.OPEN, sequence=sequence)
-    )
-    body = events.CheckpointOpened(
-        sequence=sequence,
-        timeline=region.timeline,
-        request_id=request.request_id,
-        purpose=request.purpose,
-        boundary=request.boundary,
-        participants={},
-        partitions=tuple(sorted(offsets)),
-    )
-    return completion.complete(region.record(now, body), now, checkpoint, offsets)
+    asked = region.requests[request.request_id]
+    region, checkpoint = checkpoints.opened(region, now, asked, {}, frozenset(offsets))
+    return completion.complete(region, now, checkpoint, offsets)

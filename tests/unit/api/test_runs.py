@@ -9,12 +9,12 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.errors import CheckpointRefused, GroupNotEmpty
-from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRun
+from airflow_kcr.protocol.region.commands import Run
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, RegionState
 from airflow_kcr.protocol.values import RequestId
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
-from tests.support.scripts import located
+from tests.support.scripts import carried_out
 
 FILES = SPEC.replace("pipeline:", "sinks: {out: {kind: files, path: /lake/out}}, pipeline:", 1)
 
@@ -28,21 +28,7 @@ def cluster() -> FakeCluster:
 def rested(driver: Driver) -> Driver:
     """Carry a run out that ends at the ends of the logs."""
     until = driver.store.read(driver.name)[1]
-    driver.store.handle(driver.name, StartRun(run=Run(request_id=RequestId("first"), boundary=until)))
-    for member in driver.all_members():
-        driver.join(member)
-    driver.spread()
-    driver.finish_reset()
-    located(driver, until, 10)
-    driver.process()
-    driver.handle(Reconcile())
-    driver.complete()
-    driver.publish()
-    for member in sorted(driver.processes):
-        driver.read_back(member)
-    driver.handle(Reconcile())
-    for member in sorted(driver.processes):
-        driver.leave(member)
+    carried_out(driver, Run(request_id=RequestId("first"), boundary=until), 10)
     assert driver.region.state is RegionState.STOPPED
     return driver
 

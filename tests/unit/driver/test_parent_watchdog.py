@@ -205,6 +205,17 @@ def test_a_task_that_is_not_on_this_host_is_gone_when_its_last_checkpoint_is_ask
     assert ended == []
 
 
+def test_where_no_drain_is_wanted_the_members_end_at_once_and_no_checkpoint_is_asked_for(
+    driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
+) -> None:
+    driver.process(driver.member(0))
+    with watching(driver, task_of(process, drain=0), ended, 0) as pool:
+        process.kill()
+        process.wait()
+        assert happened(lambda: pool.asked == ["hold", "terminate"], within=WITHIN)
+    assert driver.region.requests == {}
+
+
 def test_a_drain_that_takes_too_long_is_left_alone(
     driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
 ) -> None:

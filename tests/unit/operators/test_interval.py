@@ -17,13 +17,14 @@ from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.operators import application
 from airflow_kcr.operators.interval import KcrIntervalOperator
 from airflow_kcr.operators.intervals import interval_of
-from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRun
-from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, Requester
-from airflow_kcr.protocol.values import Offset, RequestId
+from airflow_kcr.protocol.region.commands import Run
+from airflow_kcr.protocol.region.rows import RegionState, Requester
+from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.spec import RegionSpec, parse
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
-from tests.support.scripts import located
+from tests.support.live_region import FakeCluster
+from tests.support.scripts import carried_out
 
 END = datetime(2026, 3, 1, 12, 5, tzinfo=UTC)
 START = END - timedelta(minutes=5)
@@ -92,25 +93,13 @@ def members_do(driver: Driver) -> None:
         boundary=END,
         requester=Requester(who="airflow", dag_id="flights_interval", run_id="run-1"),
     )
-    driver.store.handle(driver.name, StartRun(run=wanted))
-    for member in driver.all_members():
-        driver.join(member)
-    driver.spread()
-    driver.finish_reset()
-    located(driver, END, 10)
-    driver.process()
-    driver.handle(Reconcile())
-    driver.complete()
-    driver.publish()
-    for member in sorted(driver.processes):
-        driver.read_back(member)
-    driver.handle(Reconcile())
+    carried_out(driver, wanted, 10)
 
 
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka is not there to be looked at: members have to."""
-    monkeypatch.setattr(runs, "_seen", lambda *_, **__: runs.NOT_READ)
+    monkeypatch.setattr(runs.RegionRun, "_look", lambda *_: None)
 
 
 @pytest.mark.usefixtures("unread")
@@ -139,12 +128,10 @@ def test_a_run_that_is_cleared_finds_its_checkpoint_and_starts_nothing(driver: D
 
 
 def test_an_interval_without_a_record_starts_nothing(
-    driver: Driver, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, cluster: FakeCluster, submitted: Submitted
 ) -> None:
     members_do(driver)
-    found = {p: BoundaryOffset(offset=Offset(10)) for p in driver.logs}
-    monkeypatch.setattr(runs, "_seen", lambda *_, **__: runs.LogsUntil(logs=driver.logs, found=found))
-    monkeypatch.setattr(runs, "_settle", lambda handle, request_id: driver.publish())
+    cluster.ends = dict.fromkeys(range(4), 10)
     made = context(FakeTask(task_id="run", dag_id="flights_interval", run_id="run-2"))
     made["dag_run"].data_interval_start, made["dag_run"].data_interval_end = END, END + timedelta(minutes=5)
     answer = execute(operator(), made)

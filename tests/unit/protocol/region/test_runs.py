@@ -14,7 +14,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, GroupPar
 from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, START, STOP, Driver, group_rules
 from tests.support.judging import causes, checkpoint_of, happened, judge, positions, state, stops
-from tests.support.scripts import all_crash, boundary, located, rewind, running
+from tests.support.scripts import all_crash, boundary, carried_out, located, rewind, running
 
 STOPPED, RUNNING = rows.RegionState.STOPPED, rows.RegionState.RUNNING
 
@@ -65,15 +65,7 @@ def finished(driver: Driver) -> CheckpointNumber:
 
 def done(driver: Driver, request_id: str = "r1", hours: float = 1, at: int = 10) -> CheckpointNumber:
     """Carry a run out, from a stopped region to its end, and let the members leave."""
-    run(driver, request_id, boundary(hours))
-    all_join(driver)
-    located(driver, boundary(hours), at)
-    while any(place is not None and place < at for place in positions(driver)):
-        driver.process()
-    sequence = finished(driver)
-    for member in sorted(driver.processes):
-        driver.leave(member)
-    return sequence
+    return carried_out(driver, commands.Run(request_id=RequestId(request_id), boundary=boundary(hours)), at)
 
 
 def test_a_run_starts_a_stopped_region_makes_its_checkpoint_and_stops_it() -> None:
@@ -246,6 +238,45 @@ def test_a_region_with_something_to_read_or_to_do_is_started() -> None:
         assert run(driver, "r3", boundary(3), at=at, logs=logs).state is rows.RequestState.QUEUED, reason
         assert driver.region.desired_state is DesiredState.RUNNING, reason
         assert causes(driver)[-1] == "start", reason
+
+
+def test_a_run_whose_members_went_before_it_was_published_has_them_come_once_more_and_reads_nothing() -> None:
+    driver = late()
+    run(driver, "r1", boundary(1))
+    all_join(driver)
+    located(driver, boundary(1), 10)
+    driver.process()
+    driver.handle(commands.Reconcile())
+    sequence = driver.complete()
+    all_crash(driver)
+    driver.handle(commands.Reconcile())
+    assert (state(driver), driver.region.checkpoints[sequence].published_at) == (STOPPED, None)
+    again = commands.Run(request_id=RequestId("r1"), boundary=boundary(1))
+    driver.store.handle(driver.name, commands.StartRun(run=again))
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    for member in sorted(driver.processes):
+        driver.acknowledge(member)
+    assert state(driver) is rows.RegionState.RESETTING
+    driver.publish()
+    driver.handle(commands.Reconcile())
+    with pytest.raises(BatchRefused):
+        driver.start_batch(driver.member(0))
+    finished(driver)
+    assert state(driver) is STOPPED
+    assert driver.region.checkpoints[sequence].published_at is not None
+    assert run(driver, "r1", boundary(1)).sequence == sequence
+    assert positions(driver) == [10, 10, 10, 10]
+    judge(driver)
+
+
+def test_a_run_that_is_given_up_leaves_no_boundary_behind() -> None:
+    driver = late()
+    run(driver, "r1", boundary(1))
+    assert driver.region.next_boundary == boundary(1)
+    driver.handle(commands.KillRegion())
+    assert driver.region.next_boundary is None
 
 
 def test_a_drain_that_is_late_is_tried_again_by_itself() -> None:
