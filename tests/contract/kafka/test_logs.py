@@ -43,7 +43,7 @@ def test_brokers_are_asked_without_an_admin_client_in_this_process(
         assert logs.first_at_or_after(dict.fromkeys(asked, NOON)) == {log("g", topic): TimeAnswer(offset=None)}
         assert logs.topics().keys() >= logs.topics([TopicName(topic)]).keys() == {topic}
         assert logs.cluster_id()
-        assert groups.describe(GroupId("g")).state == "dead"
+        assert groups.describe(GroupId(f"never-{topic}")).state == "dead"
         assert groups.committed(GroupId("g")) == {}
 
 

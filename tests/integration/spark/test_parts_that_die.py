@@ -29,7 +29,7 @@ SPEC = f"""\
 batch: {{target: 2s, min_records: 50, max_records: 500, timeout: 60s}}
 timeouts: {{lease: {LEASE:g}s, renew: 1s, session: 20s, relaunch: 10s, reset: 90s, drain: 80s, commit: 20s, close: 5s}}
 """
-WITHIN = 250.0
+WITHIN = 400.0
 
 SEEN = 5.0
 """Seconds within which a process whose JVM is gone is over, or has seen that it is frozen, on a busy machine."""
