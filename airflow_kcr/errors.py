@@ -178,6 +178,10 @@ class ResetInProgress(RefusedError):
     """Another reset of this region is running; the message names it."""
 
 
+class RecomputationRefused(RefusedError):
+    """A checkpoint is being recomputed by another process, or another one has taken this one's place."""
+
+
 class UpsertNeedsConsent(RefusedError):
     """A sink of this region keeps no history; a rewind needs the explicit consent that the message names."""
 

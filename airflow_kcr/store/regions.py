@@ -313,8 +313,16 @@ class RegionStore(ABC):
         """Yield the ledger in the order in which batches began."""
 
     @abstractmethod
-    def batches_since(self, name: values.RegionName, after: values.CheckpointNumber) -> tuple[Batch, ...]:
-        """Return the batches that are stamped with a later sequence than this, oldest first; reads no older ones."""
+    def batches_since(
+        self, name: values.RegionName, after: values.CheckpointNumber, up_to: values.CheckpointNumber | None = None
+    ) -> tuple[Batch, ...]:
+        """Return the batches that are stamped with a later sequence than one, oldest first; reads no older ones.
+
+        Args:
+            name: the region's.
+            after: the sequence.
+            up_to: the last one wanted, later ones are not read either; None: all.
+        """
 
     @abstractmethod
     def newest_work(self, name: values.RegionName) -> datetime | None:

@@ -150,8 +150,10 @@ class MemoryTransactions(RegionStore):
         rewinds = Rewinds(self._tables_of(name).seek_maps)
         yield from map(rewinds.seen_in, self._ledgers[name].values())
 
-    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
-        return tuple(b for b in self.batches(name) if b.sequence > after)
+    def batches_since(
+        self, name: RegionName, after: CheckpointNumber, up_to: CheckpointNumber | None = None
+    ) -> tuple[Batch, ...]:
+        return tuple(b for b in self.batches(name) if b.sequence > after and (up_to is None or b.sequence <= up_to))
 
     def newest_work(self, name: RegionName) -> datetime | None:
         self._region(name)

@@ -18,6 +18,7 @@ from airflow_kcr.protocol.invariants.accounting import Accounted
 from airflow_kcr.protocol.invariants.actions import Fenced, Increasing, RequestsEnd, ResolvedOnce, Resumed, Still
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Invariant, Moment
+from airflow_kcr.protocol.invariants.recomputing import Recomputed
 from airflow_kcr.protocol.invariants.tiling import Tiled
 from airflow_kcr.protocol.region.events import Event, ResetDone
 from airflow_kcr.protocol.region.rows import Batch
@@ -198,8 +199,9 @@ CHECKS: Final[tuple[type[Invariant], ...]] = (
     Increasing,
     checkpoints.RestorePointKept,
     checkpoints.OneAtATime,
+    Recomputed,
 )
-"""R1a to R13, in order."""
+"""R1a to R13, and R15, in order."""
 
 
 def beginning() -> Proof:

@@ -525,6 +525,63 @@ class RetireCheckpoints(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartRecomputation(Command[rows.Recomputation]):
+    """Start to recompute a checkpoint, or find what became of the recomputation of this request id.
+
+    A process that asks under the request id of one that runs takes its place. Refused with RecomputationRefused while
+    one of another request id lives.
+    """
+
+    sequence: values.CheckpointNumber
+    request_id: values.RequestId
+    token: str
+    """Made by the process, unique for each start: a repeated command is recognised by it."""
+
+    groups: tuple[values.GroupId, ...]
+    """Whose output is replaced."""
+
+    ranges: Mapping[GroupPartition, tuple[values.Range, ...]]
+    """What the checkpoint has of them, by the ledger."""
+
+    lease: timedelta
+    """After how long the process counts as lost, if it does not say that it lives."""
+
+    requester: rows.Requester = field(default_factory=rows.Requester)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewRecomputation(Command[Region]):
+    """Say that a recomputation lives, and find out whether it may replace output; the answer is the region.
+
+    Refused with CheckpointNotUsable where its checkpoint has been undone or retired, and with RecomputationRefused
+    where another process has taken its place.
+    """
+
+    sequence: values.CheckpointNumber
+    number: values.EventNumber
+    lease: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishRecomputation(Command[rows.Recomputation]):
+    """Say that the sinks show what a recomputation has made; refused as `RenewRecomputation` is."""
+
+    sequence: values.CheckpointNumber
+    number: values.EventNumber
+    batches: tuple[Mapping[GroupPartition, values.Range], ...]
+    """What was processed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailRecomputation(Command[rows.Recomputation]):
+    """Say that a recomputation came to nothing; of one that is over, nothing changes."""
+
+    sequence: values.CheckpointNumber
+    number: values.EventNumber
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordResetAnswer(Command[Region]):
     """Record what a person has answered about a reset, as the system that asked knows it."""
 

@@ -21,6 +21,7 @@ from airflow_kcr.protocol.region import (
     membership,
     person_resets,
     publication,
+    recomputations,
     reconciliation,
     requests,
     resets,
@@ -30,6 +31,7 @@ from airflow_kcr.protocol.region import (
     specs,
     unowned,
 )
+from airflow_kcr.protocol.region.rows import Recomputation
 from airflow_kcr.protocol.region.state import Region
 
 # Of any command: its key in the table says which.
@@ -90,10 +92,26 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.CompleteAtRest: runs.complete_at_rest,
     commands.PublishCheckpoint: publication.publish,
     commands.PinCheckpoint: retention.pin,
+    commands.StartRecomputation: recomputations.start,
+    commands.RenewRecomputation: recomputations.renew,
+    commands.FinishRecomputation: recomputations.finish,
+    commands.FailRecomputation: recomputations.fail,
     commands.RecordResetAnswer: person_resets.answered,
     commands.ApplyReset: person_resets.apply,
 }
 """One row a command; a new one needs its value in `commands`, its rule, and its row here."""
+
+
+def _recomputation(
+    region: Region, now: datetime, command: commands.FinishRecomputation | commands.FailRecomputation
+) -> Recomputation:
+    return recomputations.of_number(region, command.sequence, command.number)
+
+
+def _begun(region: Region, now: datetime, command: commands.StartRecomputation) -> Recomputation | None:
+    row = recomputations.replaceable(region, command.sequence)
+    return recomputations.newest(row, command.request_id)
+
 
 ANSWERS: Final[Mapping[type[commands.Command[object]], Answer]] = {
     commands.Register: lambda region, now, command: region.members[command.member].incarnation,
@@ -105,6 +123,9 @@ ANSWERS: Final[Mapping[type[commands.Command[object]], Answer]] = {
     commands.RequestCheckpoint: lambda region, now, command: region.request_of(command.request_id),
     commands.StartRun: lambda region, now, command: region.request_of(command.run.request_id),
     commands.CompleteAtRest: lambda region, now, command: runs.is_complete(region, command.run.request_id),
+    commands.StartRecomputation: _begun,
+    commands.FinishRecomputation: _recomputation,
+    commands.FailRecomputation: _recomputation,
     commands.ApplyReset: lambda region, now, command: region.person_reset_of(command.reset.request_id),
 }
 """What answers a command, seen once everything due with it is done; the others are answered with the region."""

@@ -346,6 +346,40 @@ class PersonResetFailed(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputationBegun(Body):
+    """The records of a checkpoint are processed once more; the event's number is the recomputation's."""
+
+    sequence: values.CheckpointNumber
+    request_id: values.RequestId
+    groups: tuple[values.GroupId, ...]
+    ranges: Mapping[GroupPartition, tuple[values.Range, ...]]
+    """What the checkpoint has of them, by the ledger."""
+
+    requester: rows.Requester
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecomputed(Body):
+    """The output of a checkpoint was replaced by what was made of its records once more."""
+
+    sequence: values.CheckpointNumber
+    number: values.EventNumber
+    """The recomputation's."""
+
+    batches: tuple[Mapping[GroupPartition, values.Range], ...]
+    """What was processed, by batch; together it is what the checkpoint has of the recomputed groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputationFailed(Body):
+    """A recomputation came to nothing; the output of its checkpoint is what it was."""
+
+    sequence: values.CheckpointNumber
+    number: values.EventNumber
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetBegun(Body):
     """A new epoch: every partition goes to its seek entry."""
 

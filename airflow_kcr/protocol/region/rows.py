@@ -417,6 +417,39 @@ class Contribution:
     contributed_at: datetime
 
 
+class RecomputationState(StrEnum):
+    """Where a recomputation stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    """Its process said so, or was lost, or another one took its place; the output is what it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputation:
+    """One attempt at processing the records of a checkpoint once more, and replacing its output."""
+
+    request_id: values.RequestId
+    number: values.EventNumber
+    """Of the event that it began with: the output of a later attempt takes the place of an earlier one's."""
+
+    token: str
+    """What its process calls itself: it recognises its own attempt by that."""
+
+    groups: tuple[values.GroupId, ...]
+    """Whose output it replaces."""
+
+    state: RecomputationState = RecomputationState.RUNNING
+    requester: Requester = field(default_factory=Requester)
+    started_at: datetime
+    until: datetime
+    """When its process counts as lost, unless it says before that it lives."""
+
+    finished_at: datetime | None = None
+    failure: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """One checkpoint's record. Offsets live beside it (`Region.offsets`), contributions until it is retired."""
@@ -450,6 +483,14 @@ class Checkpoint:
     pin_reason: str = ""
     digest: str = ""
     """Hash over the offsets; stays when they are retired."""
+
+    recomputations: tuple[Recomputation, ...] = ()
+    """In the order in which they began."""
+
+    @property
+    def revision(self) -> int:
+        """How often its output was replaced."""
+        return sum(1 for one in self.recomputations if one.state is RecomputationState.DONE)
 
     @property
     def is_open(self) -> bool:

@@ -146,13 +146,13 @@ def whole(session: Session) -> Iterator[Batch]:
         yield from found
 
 
-def since(session: Session, after: values.CheckpointNumber) -> list[Batch]:
-    """Return the batches of later sequences than this, oldest first.
+def since(session: Session, after: values.CheckpointNumber, up_to: values.CheckpointNumber | None) -> list[Batch]:
+    """Return the batches of later sequences than one, up to another one, oldest first.
 
-    Sequences only grow, and a batch is numbered under the lock that stamps it, so those wanted are the last ones.
+    Sequences only grow, and a batch is numbered under the lock that stamps it, so those wanted lie side by side.
     """
     found: list[Found] = []
-    before: int = values.MAX_NUMBER
+    before: int = values.MAX_NUMBER if up_to is None else _first_beyond(session, up_to)
     while rows := session.rows(SQL["page_back"], before=before, limit=PAGE):
         later = [row for row in rows if row[0][_SEQUENCE] > after]
         found += later
@@ -160,6 +160,20 @@ def since(session: Session, after: values.CheckpointNumber) -> list[Batch]:
             break
         before = _number(rows[-1])
     return _seen(session, found[::-1])
+
+
+def _first_beyond(session: Session, sequence: values.CheckpointNumber) -> int:
+    """Return the number from which on all batches are of later sequences: by halving, as no index has sequences."""
+    newest = session.rows(SQL["page_back"], before=values.MAX_NUMBER, limit=1)
+    low, high = 0, _number(newest[0]) + 1 if newest else 0
+    while low < high:
+        middle = (low + high) // 2
+        number, stamp = session.rows(SQL["from_number"], number=middle)[0]
+        if stamp > sequence:
+            high = middle
+        else:
+            low = number + 1
+    return low
 
 
 _SEQUENCE: Final = BATCHES.columns.index("sequence")

@@ -243,8 +243,10 @@ class PostgresTransactions(RegionStore):
             yield from found
 
     @override
-    def batches_since(self, name: values.RegionName, after: values.CheckpointNumber) -> tuple[Batch, ...]:
-        return tuple(self._read(name, ledger.since, after))
+    def batches_since(
+        self, name: values.RegionName, after: values.CheckpointNumber, up_to: values.CheckpointNumber | None = None
+    ) -> tuple[Batch, ...]:
+        return tuple(self._read(name, ledger.since, after, up_to))
 
     @override
     @read_again

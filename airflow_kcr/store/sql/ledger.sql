@@ -114,6 +114,11 @@ WHERE b.region_id = :region AND b.batch_id = ANY (CAST(:batches AS text[])) ORDE
 SELECT {batch} FROM kcr.batch b
 WHERE b.region_id = :region AND b.number > :after AND b.number <= :upto ORDER BY b.number LIMIT :limit
 
+-- name: from_number
+-- The first batch of at least a number.
+SELECT b.number, b.sequence FROM kcr.batch b
+WHERE b.region_id = :region AND b.number >= :number ORDER BY b.number LIMIT 1
+
 -- name: page_back
 -- From the newest batch on.
 SELECT {batch} FROM kcr.batch b

@@ -30,7 +30,7 @@ A = TypeVar("A")
 def test_brokers_are_asked_without_an_admin_client_in_this_process(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = kafka.topic(1)
+    topic, group = kafka.topic(1), GroupId(kafka.group_id())
     asked = logs_of("g", topic, 0, 1)
 
     def made(*_: object, **__: object) -> NoReturn:
@@ -43,8 +43,8 @@ def test_brokers_are_asked_without_an_admin_client_in_this_process(
         assert logs.first_at_or_after(dict.fromkeys(asked, NOON)) == {log("g", topic): TimeAnswer(offset=None)}
         assert logs.topics().keys() >= logs.topics([TopicName(topic)]).keys() == {topic}
         assert logs.cluster_id()
-        assert groups.describe(GroupId(f"never-{topic}")).state == "dead"
-        assert groups.committed(GroupId("g")) == {}
+        assert groups.describe(group).state == "dead"
+        assert groups.committed(group) == {}
 
 
 def test_boundaries_are_start_and_end_with_topic_id_and_leader_epoch(kafka: Kafka, logs: BrokerLogs) -> None:

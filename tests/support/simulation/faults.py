@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from airflow_kcr.driver.recompute import ranges_of
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region import commands, rows
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToCurrent, ToDatetime, ToEarliest, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, Incarnation, RequestId
+from airflow_kcr.sinks.files.contents import RegionLedger
 from tests.support.driver import PAUSE, START, STOP
 from tests.support.simulation.broker import Consumer
 from tests.support.simulation.snapshots import taken
@@ -286,6 +290,63 @@ def two_runs(simulation: Simulation) -> None:
     world.after(16.0, lambda: simulation.person(lambda: store.handle(name, START)))
 
 
+def recomputed(simulation: Simulation) -> None:
+    """A process recomputes a checkpoint beside the members; another try may begin while the last one still works.
+
+    It exchanges rows as a table's sink does: whether it still counts is asked in the same transaction.
+    """
+    store, name, world, side = simulation.store, simulation.around.name, simulation.world, simulation.struck
+    random, group = Random(f"recomputed {world.seed}"), simulation.struck.broker.group
+    lease, request_id = timedelta(seconds=5), RequestId("recomputed")
+
+    def begin(tries: int) -> None:
+        kept = sorted(s for s, row in simulation.region.checkpoints.items() if _is_recomputable(row))
+        if kept and not simulation.restored:
+            sequence = random.choice(kept)
+            simulation.person(lambda: attempt(sequence, tries))
+        elif tries:
+            world.after(2.0, lambda: begin(tries - 1))
+
+    def attempt(sequence: CheckpointNumber, tries: int) -> None:
+        ranges = ranges_of(group, RegionLedger(store, name).contents(sequence, group))
+        start = commands.StartRecomputation(
+            sequence=sequence,
+            request_id=request_id,
+            token=str(tries),
+            groups=(group,),
+            ranges=ranges,
+            lease=lease,
+        )
+        number = store.handle(name, start).number
+        finish = commands.FinishRecomputation(
+            sequence=sequence,
+            number=number,
+            batches=tuple({p: held} for p, its in ranges.items() for held in its),
+        )
+        takes = random.uniform(0.2, 8.0)
+        world.after(takes, lambda: simulation.person(lambda: replaced(finish, ranges)))
+        if tries and random.random() < 0.6:
+            world.after(random.uniform(0.2, 8.0), lambda: simulation.person(lambda: attempt(sequence, tries - 1)))
+
+    def replaced(
+        finish: commands.FinishRecomputation, ranges: Mapping[values.GroupPartition, tuple[values.Range, ...]]
+    ) -> None:
+        renew = commands.RenewRecomputation(sequence=finish.sequence, number=finish.number, lease=lease)
+        if store.handle(name, renew).state in rows.RESET_STATES:
+            world.after(0.5, lambda: simulation.person(lambda: replaced(finish, ranges)))
+            return
+        if side.delivery is Delivery.EXACTLY_ONCE:
+            side.fenced_sink.replace(ranges)
+        if random.random() < 0.8:  # else it dies before it can say so
+            store.handle(name, finish)
+
+    begin(8)
+
+
+def _is_recomputable(row: rows.Checkpoint) -> bool:
+    return row.state is rows.CheckpointState.PUBLISHED and row.undone_by is None
+
+
 def kill(simulation: Simulation) -> None:
     """A person kills the region, and starts it later."""
     simulation.person(lambda: simulation.store.handle(simulation.around.name, commands.KillRegion()))
@@ -467,5 +528,5 @@ MISTAKES: Final = (spec_that_none_can_start_with, spec_that_some_can_not_start_w
 
 OF_SPECS: Final = (spec_changed, *MISTAKES)
 
-DRAWN_APART: Final = (*OF_ONE[:4], lost_while_down, found_again, reset_to_equal_ones, two_runs, *OF_SPECS)
+DRAWN_APART: Final = (*OF_ONE[:4], lost_while_down, found_again, reset_to_equal_ones, two_runs, recomputed, *OF_SPECS)
 """Faults that are drawn by a chance of their own, with the shape of the region."""

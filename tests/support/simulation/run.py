@@ -56,6 +56,7 @@ from tests.support.simulation.faults import (
     OF_SPECS,
     found_again,
     lost_while_down,
+    recomputed,
     reset_to_equal_ones,
     spec_changed,
     two_runs,
@@ -130,6 +131,9 @@ class Shape:
     runs_at: float = 0.0
     """When the region is stopped for two runs; 0: it is not."""
 
+    recomputes_at: float = 0.0
+    """When a checkpoint is recomputed beside the members; 0: none is."""
+
     clusters: tuple[tuple[float, str], ...] = ()
     """When something strikes one of several groups or brokers, and what: a name of `faults.OF_ONE`."""
 
@@ -161,6 +165,7 @@ def drawn(world: World) -> Shape:
         loses_at=_loses_at(world),
         finds_at=_finds_at(world),
         runs_at=_runs_at(world),
+        recomputes_at=_recomputes_at(world),
         specs=_specs(world),
         clusters=_clusters(world) if others else (),
     )
@@ -216,6 +221,12 @@ def _runs_at(world: World) -> float:
     """Draw when the region rests between runs, in a quarter of the regions, by chance of its own."""
     random = Random(f"runs {world.seed}")
     return random.uniform(2.0, FAULTS_END - 20.0) if random.random() < 0.25 else 0.0
+
+
+def _recomputes_at(world: World) -> float:
+    """Draw when a checkpoint is recomputed, in a third of the regions, by chance of its own."""
+    random = Random(f"recomputes {world.seed}")
+    return random.uniform(6.0, FAULTS_END - 2.0) if random.random() < 1 / 3 else 0.0
 
 
 def _others(world: World) -> tuple[GroupShape, ...]:
@@ -482,6 +493,8 @@ class Simulation:
             self.world.after(self.shape.finds_at, lambda: self._fault(found_again))
         if self.shape.runs_at:
             self.world.after(self.shape.runs_at, lambda: self._fault(two_runs))
+        if self.shape.recomputes_at:
+            self.world.after(self.shape.recomputes_at, lambda: self._fault(recomputed))
         for at, name in self.shape.clusters:
             (of_one,) = (one for one in OF_ONE if one.__name__ == name)
             self.world.after(at, lambda f=of_one: self._fault(f))  # type: ignore[misc]

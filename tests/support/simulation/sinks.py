@@ -81,3 +81,9 @@ class FencedSink:
             self.rows.update((partition, offset) for offset in range(range_.from_, range_.to))
             self.progress[partition] = (timeline, progress[partition])
         return True
+
+    def replace(self, ranges: Mapping[GroupPartition, tuple[Range, ...]]) -> None:
+        """Exchange the rows of ranges in one transaction: what is there goes, and each record is there once."""
+        for partition, its in ranges.items():
+            for range_ in its:
+                self.rows.update({(partition, o): 1 - self.rows[partition, o] for o in range(range_.from_, range_.to)})

@@ -31,7 +31,7 @@ from airflow_kcr.protocol.targets import (
     ToInitial,
     ToRun,
 )
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, TopicName
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, Range, TopicName
 from airflow_kcr.store.codec import event_from_json, from_json
 
 # What a group id may be: printable, no space at either end; JSON must not mind the rest.
@@ -72,6 +72,7 @@ def values_of(hint: object) -> st.SearchStrategy[Any]:
         SeekMap: st.dictionaries(partitions, entries, max_size=4).map(SeekMap),
         GroupPartition: partitions,
         MemberId: st.builds(MemberId, names.map(GroupId), st.integers(0, 99)),
+        Range: st.builds(Range, numbers.map(Offset), numbers.map(Offset)),
         Target: targets,
         Scope: st.just(EVERYTHING) | st.just(parse_scope(["g"], ["t:0,1", "u"])),
     }

@@ -1,0 +1,167 @@
+"""Recomputations: the records of a published checkpoint are processed once more, and its output is replaced.
+
+The region goes on beside one: no claim, position, epoch or lease of a member is read or written, and no batch waits.
+What runs is recorded with its checkpoint. Of two processes only the later one may replace output: each asks whether it
+still may in the very transaction that replaces it (`sinks.contract.Revision`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused, UnknownCheckpoint
+from airflow_kcr.protocol.region import events, rows
+from airflow_kcr.protocol.region.commands import (
+    FailRecomputation,
+    FinishRecomputation,
+    RenewRecomputation,
+    StartRecomputation,
+)
+from airflow_kcr.protocol.region.plans import require_checkpoint
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RequestId, format_instant, replace
+
+_RUNNING: Final = rows.RecomputationState.RUNNING
+
+
+def replaceable(region: Region, sequence: CheckpointNumber) -> rows.Checkpoint:
+    """Return a checkpoint whose output can be replaced.
+
+    Raises:
+        UnknownCheckpoint: there is none of that number.
+        CheckpointNotUsable: it is not published, was undone by a reset, or is retired.
+    """
+    row = require_checkpoint(region, sequence)
+    if row.undone_by is not None:
+        raise CheckpointNotUsable(
+            f"checkpoint {sequence} of region {region.name} was undone by a reset, which opened timeline "
+            f"{row.undone_by}: what counts of its records is in later checkpoints; recompute those"
+        )
+    if row.state is not rows.CheckpointState.PUBLISHED:
+        raise CheckpointNotUsable(
+            f"checkpoint {sequence} of region {region.name} is {row.state}; only a published one, whose offsets are "
+            "kept, can be recomputed"
+        )
+    return row
+
+
+def newest(row: rows.Checkpoint, request_id: RequestId) -> rows.Recomputation | None:
+    """Return the newest recomputation of a checkpoint under a request id."""
+    return next((one for one in reversed(row.recomputations) if one.request_id == request_id), None)
+
+
+def start(region: Region, now: datetime, command: StartRecomputation) -> Region:
+    """Return the region with a recomputation started, or found.
+
+    Raises:
+        UnknownCheckpoint, CheckpointNotUsable: as for `replaceable`.
+        RecomputationRefused: the checkpoint is being recomputed under another request id.
+    """
+    row = replaceable(region, command.sequence)
+    known = newest(row, command.request_id)
+    if known is not None and (
+        known.state is rows.RecomputationState.DONE or (known.state is _RUNNING and known.token == command.token)
+    ):
+        return region
+    for other in row.recomputations:
+        if other.state is not _RUNNING:
+            continue
+        if other.request_id != command.request_id and other.until > now:
+            raise RecomputationRefused(
+                f"checkpoint {row.sequence} of region {region.name} is being recomputed already (request "
+                f"{other.request_id}, asked for by {other.requester.who or 'a script'}); ask again when that one is "
+                f"over, or its process is lost, which is known at {format_instant(other.until)}"
+            )
+        region = _failed(region, now, command.sequence, other, "another process took its place")
+    begun = rows.Recomputation(
+        request_id=command.request_id,
+        number=EventNumber(region.counter + 1),
+        token=command.token,
+        groups=command.groups,
+        requester=command.requester,
+        started_at=now,
+        until=now + command.lease,
+    )
+    row = replaceable(region, command.sequence)
+    region = region.with_checkpoint(replace(row, recomputations=(*row.recomputations, begun)))
+    body = events.RecomputationBegun(
+        sequence=row.sequence,
+        request_id=begun.request_id,
+        groups=begun.groups,
+        ranges=command.ranges,
+        requester=begun.requester,
+    )
+    return region.record(now, body)
+
+
+def renew(region: Region, now: datetime, command: RenewRecomputation) -> Region:
+    """Return the region with a recomputation known to live.
+
+    Raises:
+        UnknownCheckpoint, CheckpointNotUsable: as for `replaceable`.
+        RecomputationRefused: it is over, as another process took its place.
+    """
+    running = _running(region, command.sequence, command.number)
+    return _with(region, command.sequence, replace(running, until=now + command.lease))
+
+
+def finish(region: Region, now: datetime, command: FinishRecomputation) -> Region:
+    """Return the region with a recomputation done; said again, nothing changes.
+
+    Raises:
+        UnknownCheckpoint, CheckpointNotUsable, RecomputationRefused: as for `renew`.
+    """
+    one = of_number(region, command.sequence, command.number)
+    if one.state is rows.RecomputationState.DONE:
+        return region
+    running = _running(region, command.sequence, command.number)
+    done = replace(running, state=rows.RecomputationState.DONE, finished_at=now)
+    body = events.CheckpointRecomputed(sequence=command.sequence, number=command.number, batches=command.batches)
+    return _with(region, command.sequence, done).record(now, body)
+
+
+def fail(region: Region, now: datetime, command: FailRecomputation) -> Region:
+    """Return the region with a recomputation that came to nothing; one that is over stays what it is.
+
+    Raises:
+        UnknownCheckpoint: there is none of that number, or no such recomputation.
+    """
+    one = of_number(region, command.sequence, command.number)
+    return _failed(region, now, command.sequence, one, command.why) if one.state is _RUNNING else region
+
+
+def of_number(region: Region, sequence: CheckpointNumber, number: EventNumber) -> rows.Recomputation:
+    """Return a recomputation of a checkpoint.
+
+    Raises:
+        UnknownCheckpoint: there is none of that number, or no such recomputation.
+    """
+    row = region.checkpoint_of(sequence)
+    found = None if row is None else next((one for one in row.recomputations if one.number == number), None)
+    if found is None:
+        raise UnknownCheckpoint(f"region {region.name} has no recomputation {number} of checkpoint {sequence}")
+    return found
+
+
+def _running(region: Region, sequence: CheckpointNumber, number: EventNumber) -> rows.Recomputation:
+    replaceable(region, sequence)
+    one = of_number(region, sequence, number)
+    if one.state is not _RUNNING:
+        raise RecomputationRefused(
+            f"this recomputation of checkpoint {sequence} of region {region.name} is over: {one.failure or one.state}; "
+            "it replaces nothing"
+        )
+    return one
+
+
+def _failed(region: Region, now: datetime, sequence: CheckpointNumber, one: rows.Recomputation, why: str) -> Region:
+    failed = replace(one, state=rows.RecomputationState.FAILED, finished_at=now, failure=why)
+    body = events.RecomputationFailed(sequence=sequence, number=one.number, why=why)
+    return _with(region, sequence, failed).record(now, body)
+
+
+def _with(region: Region, sequence: CheckpointNumber, changed: rows.Recomputation) -> Region:
+    row = require_checkpoint(region, sequence)
+    held = tuple(changed if one.number == changed.number else one for one in row.recomputations)
+    return region.with_checkpoint(replace(row, recomputations=held))
