@@ -51,3 +51,6 @@ class CompleteCheckpoint:
     batches: tuple[AcceptedBatch, ...]
     """All that counts of it, by the ledger: everything accepted since `previous`, in the order of the starts. A batch
     of an undone checkpoint is among them where a reset has left a part of it standing."""
+
+    recomputation: int = 0
+    """The number of the recomputation that made these batches: a later one has a higher; 0: they were published."""

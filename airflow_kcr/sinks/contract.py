@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionId, RegionName
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Offset,
+    RegionId,
+    RegionName,
+)
 from airflow_kcr.settings import resolve_environment
+from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
 from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
@@ -93,16 +102,60 @@ class Sink(ABC):
             SinkError: a coordinate is missing, a name is there twice, or the columns don't fit what is there.
         """
 
+    @abstractmethod
+    def revised(self, checkpoint: CompleteCheckpoint, number: EventNumber) -> Revision:
+        """Return what holds back the output that shall take the place of a checkpoint's.
+
+        Args:
+            checkpoint: a published one, with what counts of it.
+            number: of the recomputation; what a later one shows takes the place of an earlier one's.
+
+        Raises:
+            ConfigurationError: this sink can't replace what it has shown; the message says what it lacks.
+            SinkError: the place can't be reached.
+        """
+
+
+class Revision(ABC):
+    """What takes the place of a checkpoint's output in one sink: held back where readers don't look, until it is whole.
+
+    Another process may recompute the same checkpoint at the same time, as this one was frozen, and members write to
+    the sink as always.
+    """
+
+    @abstractmethod
+    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], object]:
+        """Hold rows of a batch back; otherwise as `Sink.write`, from which it differs in nothing that a pipeline sees.
+
+        Raises:
+            SinkError: as `Sink.write`.
+        """
+
+    @abstractmethod
+    def replace(self, require_wanted: Callable[[], None]) -> None:
+        """Show what is held back instead of what the checkpoint had, in one step: readers see the one or the other.
+
+        Args:
+            require_wanted: raises where a reset has undone the checkpoint, or another process has taken this one's
+                place; asked so that what begins afterwards finds what is shown now, and can undo it.
+
+        Raises:
+            SinkError: it could not; the output is what it was, unless the message says that this is unknown.
+        """
+
+    def drop(self) -> None:  # noqa: B027 (nothing is what some do)
+        """Drop what is held back and was not shown; readers see none of it either way."""
+
 
 class SinkOfBatch:
     """One sink, as a pipeline has it for one batch: `context.sinks["flights"].write(rows)`.
 
     Args:
-        sink: where to.
+        sink: where to; of a batch that recomputes records, what is held back of it.
         call: the batch.
     """
 
-    def __init__(self, sink: Sink, call: BatchCall) -> None:
+    def __init__(self, sink: Sink | Revision, call: BatchCall) -> None:
         self._sink, self._call = sink, call
         self._is_tried = False
         self._rest: Callable[[], object] | None = None

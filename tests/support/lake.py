@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region.commands import RenewRecomputation, StartRecomputation
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, RequestId
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
+from airflow_kcr.sinks.contract import Revision, SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import table_of
 from airflow_kcr.sinks.files.folder import Folder, Table
@@ -96,6 +100,59 @@ class Lake:
         writer.finish()
         self.driver.finish_batch(batch)
         return batch
+
+    def begin(self, sequence: CheckpointNumber, request_id: str = "again") -> EventNumber:
+        """Begin a recomputation, or take the place of one that runs; return its number."""
+        begun = self.driver.handle(
+            StartRecomputation(
+                sequence=sequence,
+                request_id=RequestId(request_id),
+                token=uuid.uuid4().hex,
+                groups=(GROUP,),
+                ranges={},
+                lease=timedelta(minutes=10),
+            )
+        )
+        return begun.number
+
+    def revision(
+        self, sequence: CheckpointNumber, number: EventNumber, *columns: str, sink: FileSink | None = None
+    ) -> Revision:
+        """A checkpoint once more, written and held back.
+
+        Args:
+            sequence: the checkpoint's.
+            number: of the recomputation.
+            columns: what its rows have, by their SQL.
+            sink: as a process has it.
+        """
+        contents = RegionLedger(self.driver.store, self.driver.name).contents(sequence, GROUP)
+        revision = (sink or self.sink).revised(contents, number)
+        for batch in contents.batches:
+            call = replace(
+                self.call(batch.batch_id),
+                batch=BatchId(f"{batch.batch_id}-{number}"),
+                timeline=contents.id.timeline,
+                sequence=contents.id.sequence,
+            )
+            writer = SinkOfBatch(revision, call)
+            writer.write(self.rows(call).selectExpr(*(columns or ("*", "true AS again"))))
+            writer.finish()
+        return revision
+
+    def wanted(self, sequence: CheckpointNumber, number: EventNumber) -> Callable[[], None]:
+        """Ask whether a recomputation may replace output, as its process does."""
+
+        def ask() -> None:
+            self.driver.handle(RenewRecomputation(sequence=sequence, number=number, lease=timedelta(minutes=10)))
+
+        return ask
+
+    def recompute(self, sequence: CheckpointNumber, *columns: str) -> EventNumber:
+        """Recompute a checkpoint."""
+        number = self.begin(sequence)
+        self.revision(sequence, number, *columns).replace(self.wanted(sequence, number))
+        return number
 
     def checkpoint(self, request_id: str, requester: Requester | None = None) -> CheckpointNumber:
         """Make a checkpoint and publish it."""

@@ -61,6 +61,15 @@ class RecordTable(Table):
         self.kill("shown")
         return True
 
+    def replace(self, manifest: Manifest, seen: int) -> bool:
+        """Exchange a checkpoint."""
+        found = Counter(record for file in manifest.files for record in records_in(self.folder, file.path))
+        if not self._committed(f"replace {manifest.checkpoint} by {manifest.revision}", seen):
+            return False
+        self.rows.checkpoints[manifest.checkpoint] = found
+        self.kill("replaced")
+        return True
+
     def hide(self, undone: Collection[Undone]) -> None:
         """Take checkpoints out."""
         assert self._committed(f"hide {', '.join(map(str, undone))}", self.seen())

@@ -11,31 +11,40 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekSource
+from airflow_kcr.protocol.region.commands import FinishRecomputation, RenewRecomputation, StartRecomputation
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
+    EventNumber,
     GroupPartition,
     MemberId,
     Offset,
     Range,
+    RequestId,
     TopicName,
     TopicPartition,
 )
+from airflow_kcr.sinks.checkpoints import AcceptedBatch
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
-from airflow_kcr.sinks.files.contents import RegionLedger, checkpoints_on, shelves, timelines_in
+from airflow_kcr.sinks.files.contents import RegionLedger, checkpoints_on, manifests_in_force, shelves, timelines_in
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
 from airflow_kcr.sinks.files.frames import Rewriter
 from airflow_kcr.sinks.files.layout import TEMPORARY, FileTarget, Manifest, Timelines
+from airflow_kcr.sinks.files.revisions import FileRevision
 from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import GROUP, Driver
+
+LEASE = timedelta(seconds=60)
+"""Of a recomputation."""
 
 SCHEMA = '{"fields":[],"type":"struct"}'
 
@@ -160,14 +169,10 @@ class RecordRewriter(Rewriter):
 
 
 def manifests_in(folder: LocalFolder) -> dict[CheckpointNumber, Manifest]:
-    """Return every whole manifest in a folder, by sequence."""
-    found: dict[CheckpointNumber, Manifest] = {}
-    for shelf in shelves(folder, layout.MANIFESTS):
-        for checkpoint in sorted(checkpoints_on(folder, layout.MANIFESTS, shelf)):
-            manifest = Manifest.of(folder.read(layout.manifest(checkpoint)))
-            if manifest is not None:
-                found[checkpoint.sequence] = manifest
-    return found
+    """Return the newest whole manifest of every checkpoint in a folder, by sequence."""
+    there = (sorted(checkpoints_on(folder, layout.MANIFESTS, shelf)) for shelf in shelves(folder, layout.MANIFESTS))
+    found = manifests_in_force(folder, (checkpoint for shelf in there for checkpoint in shelf))
+    return {checkpoint.sequence: found[checkpoint] for checkpoint in sorted(found)}
 
 
 def records_in(folder: LocalFolder, path: str) -> list[Record]:
@@ -263,6 +268,65 @@ class Files:
             skips={},
         )
 
+    # -- what a recomputation does -------------------------------------------------------------------------------
+
+    def begin(self, sequence: CheckpointNumber, request_id: str = "again") -> EventNumber:
+        """Begin a recomputation, in the place of one under the same request id that runs; return its number."""
+        begun = self.driver.handle(
+            StartRecomputation(
+                sequence=sequence,
+                request_id=RequestId(request_id),
+                token=uuid.uuid4().hex,
+                groups=(GROUP,),
+                ranges={},
+                lease=LEASE,
+            )
+        )
+        return begun.number
+
+    def revision(
+        self, sequence: CheckpointNumber, number: EventNumber, copies: int = 2, sink: FileSink | None = None
+    ) -> FileRevision:
+        """A checkpoint once more, written and held back: each of its records so many times."""
+        contents = RegionLedger(self.driver.store, self.driver.name).contents(sequence, GROUP)
+        revision = (sink or self.sink).revised(contents, number)
+        for place, batch in enumerate(contents.batches):
+            self.rewrite(revision, batch, f"{number}-{place}", copies)
+        return revision
+
+    def rewrite(self, revision: FileRevision, batch: AcceptedBatch, name: str, copies: int = 2) -> None:
+        """Write the records of one batch once more."""
+        call = BatchCall(
+            region=self.driver.name,
+            member=self.driver.member(0),
+            batch=BatchId(name),
+            epoch=batch.epoch,
+            timeline=revision.checkpoint.id.timeline,
+            sequence=revision.checkpoint.id.sequence,
+            ranges={GroupPartition(GROUP, p.topic, p.partition): r for p, r in batch.ranges.items()},
+            progress=EMPTY,
+        )
+        found = [(p.topic, p.partition, o) for p, r in batch.ranges.items() for o in range(r.from_, r.to)] * copies
+        path = self.root / revision.attempt(call) / "part-00000"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found))
+        revision.list_files(call, SCHEMA)
+
+    def wanted(self, sequence: CheckpointNumber, number: EventNumber) -> Callable[[], None]:
+        """Ask whether a recomputation may replace output, as its process does."""
+
+        def ask() -> None:
+            self.driver.handle(RenewRecomputation(sequence=sequence, number=number, lease=LEASE))
+
+        return ask
+
+    def recompute(self, sequence: CheckpointNumber, copies: int = 2, request_id: str = "again") -> EventNumber:
+        """Recompute a checkpoint, so that it has each record so many times."""
+        number = self.begin(sequence, request_id)
+        self.revision(sequence, number, copies).replace(self.wanted(sequence, number))
+        self.driver.handle(FinishRecomputation(sequence=sequence, number=number, batches=()))
+        return number
+
     # -- what there is -------------------------------------------------------------------------------------------
 
     def manifests(self) -> dict[CheckpointNumber, Manifest]:
@@ -281,8 +345,10 @@ class Files:
 
     def data_files(self) -> set[str]:
         """Every file with records that there is."""
-        found = [*self.folder.walk(layout.DATA), *self.folder.walk(layout.COMPACTED)]
-        return {path for path in found if not path.endswith(layout.LIST)}
+        above = (layout.DATA, layout.COMPACTED, layout.REVISIONS)
+        found = {path for name in above for path in self.folder.walk(name)}
+        # Manifests, and what is left of those that were half written, lie on the shelves.
+        return {path for path in found if path.count("/") > 2 and not path.endswith(layout.LIST)}
 
     def records(self, *sequences: CheckpointNumber) -> Counter[Record]:
         """The records of some checkpoints, by default of all that are in force, and how often each is there."""

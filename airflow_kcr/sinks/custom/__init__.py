@@ -129,6 +129,23 @@ class CustomSink(ABC):
             reset: what is void, and from when.
         """
 
+    def replace(self, old: CompleteCheckpoint, new: CompleteCheckpoint) -> None:
+        """Show the output of other batches in place of what a published checkpoint has: its records were recomputed.
+
+        In one step, so that readers see the one or the other as a whole. A sink without this method can't take part in
+        a recomputation, which is then refused before anything runs. The batches have written by `write`, and a later
+        recomputation may replace them in turn; nothing else of the sink may change, and members go on meanwhile.
+
+        Members go on naming the batches that were replaced: a late `publish` of the checkpoint, and after a reset that
+        leaves a part of it, the `publish` of a later one. What the new batches have of their records counts instead.
+
+        Args:
+            old: what was published, with the batches that it had then, however often they were replaced since.
+            new: the same checkpoint, with the batches that recompute it. A process that was frozen may come late: then
+                `new.recomputation` is lower than the one that is shown, and the sink leaves that as it is.
+        """
+        raise NotImplementedError
+
 
 Factory: TypeAlias = "Callable[[Mapping[str, str], SparkSession], CustomSink]"
 """Makes a sink of its options, references filled in, and of the application's session. Every application of the region

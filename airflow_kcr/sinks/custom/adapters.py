@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
-from airflow_kcr.sinks.contract import Sink, SinkOwner
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, replace
+from airflow_kcr.sinks.checkpoints import AcceptedBatch, CompleteCheckpoint
+from airflow_kcr.sinks.contract import Revision, Sink, SinkOwner
 from airflow_kcr.sinks.custom import CustomSink, Reset
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.frames import with_coordinates
@@ -56,7 +57,7 @@ class MemberCustomSink(Sink):
             SinkError: it could not.
         """
         resume = {p.topic_partition: offset for p, offset in order.resume.items()}
-        with self._refusal("roll back"):
+        with self.refusal("roll back"):
             self.sink.rollback(
                 Reset(epoch=order.epoch, timeline=order.timeline, undone=self._ledger.undone(), resume=resume)
             )
@@ -68,7 +69,7 @@ class MemberCustomSink(Sink):
         Raises:
             SinkError: it could not.
         """
-        with self._refusal(f"prepare checkpoint {sequence}"):
+        with self.refusal(f"prepare checkpoint {sequence}"):
             self.sink.prepare(sequence)
 
     def publish(self, sequence: CheckpointNumber) -> None:
@@ -79,7 +80,7 @@ class MemberCustomSink(Sink):
         """
         contents = self._ledger.contents(sequence, self.owner.group)
         if contents.undone_by is None:
-            with self._refusal(f"publish checkpoint {sequence}"):
+            with self.refusal(f"publish checkpoint {sequence}"):
                 self.sink.publish(contents)
 
     def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], None]:
@@ -88,8 +89,21 @@ class MemberCustomSink(Sink):
         self.sink.write(rows, BatchContext.of(call, {}))
         return lambda: None
 
+    def revised(self, checkpoint: CompleteCheckpoint, number: EventNumber) -> Revision:
+        """Return what has the sink replace the output of a checkpoint, if it knows how to.
+
+        Raises:
+            ConfigurationError: it has no method for that.
+        """
+        if type(self.sink).replace is CustomSink.replace:
+            raise ConfigurationError(
+                f"{self.owner.name} can't be recomputed: {type(self.sink).__name__} has no method replace(old, new); "
+                "write it, as CustomSink.replace says, or recompute other groups alone"
+            )
+        return CustomRevision(self, replace(checkpoint, recomputation=number))
+
     @contextmanager
-    def _refusal(self, what: str) -> Iterator[None]:
+    def refusal(self, what: str) -> Iterator[None]:
         """Translate what a user's code raises into what the runtime tries again."""
         try:
             yield
@@ -98,6 +112,38 @@ class MemberCustomSink(Sink):
         except Exception as error:  # noqa: BLE001 (its kind and place are named)
             WORDS.error("%s could not %s", self.owner.name, what, exc_info=error)
             raise SinkError(f"{self.owner.name} could not {what}: {essential_line(error)}") from None
+
+
+class CustomRevision(Revision):
+    """Output of a custom sink that takes the place of a checkpoint's.
+
+    Args:
+        sink: whose.
+        checkpoint: the one that is recomputed, with the number of that.
+    """
+
+    def __init__(self, sink: MemberCustomSink, checkpoint: CompleteCheckpoint) -> None:
+        self._sink, self._checkpoint = sink, checkpoint
+        self._batches: list[AcceptedBatch] = []
+
+    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], object]:
+        """Have it write rows where readers don't look, and note the batch."""
+        done = AcceptedBatch(
+            batch_id=call.batch,
+            epoch=call.epoch,
+            checkpoint=self._checkpoint.id,
+            ranges={p.topic_partition: r for p, r in call.ranges.items()},
+            is_whole=True,
+        )
+        self._sink.write(rows, call)
+        return lambda: self._batches.append(done)
+
+    def replace(self, require_wanted: Callable[[], None]) -> None:
+        """Have it show the batches; whether they are still wanted is asked right before."""
+        require_wanted()
+        new = replace(self._checkpoint, batches=tuple(self._batches))
+        with self._sink.refusal(f"replace the output of checkpoint {self._checkpoint.id.sequence}"):
+            self._sink.sink.replace(replace(self._checkpoint, recomputation=0), new)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ For a sink of module `lake`::
             return [(row.topic, row.partition, row.offset) for row in lake.read(self._path)]
 
 Each test says in its name what it checks, and in its error what readers saw instead. They need Spark, no broker and
-no store: the contract plays the region.
+no store: the contract plays the region. Those of `replace` are skipped where the sink has no such method.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
+from unittest import SkipTest
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol import values
@@ -236,7 +237,85 @@ class SinkContract(ABC):
             return
         raise AssertionError("the target is taken by a sink of another region, and `check` did not refuse it")
 
+    # -- of a sink that has `replace` ----------------------------------------------------------------------------
+
+    def test_what_is_recomputed_takes_the_place_of_what_was_published(self) -> None:
+        """All of it at once, also where it has fewer rows; the checkpoint after it stays."""
+        sink, old, new = self._recomputed()
+        if self.keeps_back:
+            self._expect(range(9))
+        sink.replace(old, new)
+        self._expect([*range(2), *range(4, 9)])
+
+    def test_replacing_again_changes_nothing(self) -> None:
+        """By the same object, and by another one."""
+        sink, old, new = self._recomputed()
+        for replacer in (sink, sink, self._checked()):
+            replacer.replace(old, new)
+            self._expect([*range(2), *range(4, 9)])
+
+    def test_what_is_recomputed_is_replaced_by_what_is_recomputed_later(self) -> None:
+        """`old` is what was published, however often it was replaced."""
+        sink, old, new = self._recomputed()
+        sink.replace(old, new)
+        later = batch_of("later", range(6), epoch=2)
+        sink.write(self._rows(range(1, 4)), later)
+        self._checked().replace(old, replace(old, batches=(accepted(later),)))
+        self._expect([*range(1, 4), *range(6, 9)])
+
+    def test_a_late_publisher_does_not_bring_back_what_was_replaced(self) -> None:
+        """It was frozen since before the checkpoint was published."""
+        sink, old, new = self._recomputed()
+        sink.replace(old, new)
+        self._checked().publish(old)
+        self._expect([*range(2), *range(4, 9)])
+
+    def test_what_a_reset_leaves_of_a_recomputed_checkpoint_is_shown_as_recomputed(self) -> None:
+        """The next checkpoint names the batches that were replaced, with what still counts of them."""
+        sink, old, new = self._recomputed()
+        sink.replace(old, new)
+        one, two = old.batches
+        half = {PLACE: values.Range(values.Offset(3), values.Offset(5))}
+        sink.rollback(reset_to(2, 2, {checkpoint_id(1): 2, checkpoint_id(2): 2}, resume=5))
+        again = batch_of("again", range(5, 8), sequence=3, timeline=2, epoch=2)
+        self._write(sink, again)
+        sink.prepare(values.CheckpointNumber(3))
+        rest = (one, replace(two, ranges=half, is_whole=False), accepted(again))
+        sink.publish(checkpoint_of(checkpoint_id(3, 2), *rest))
+        self._expect([*range(2), *range(4, 8)] if self.keeps_back else [*range(2), *range(4, 9)])
+
+    def test_a_reset_undoes_what_was_recomputed(self) -> None:
+        """With its checkpoint."""
+        sink, old, new = self._recomputed()
+        sink.replace(old, new)
+        sink.rollback(reset_to(2, 2, {checkpoint_id(1): 2, checkpoint_id(2): 2}, resume=0))
+        if self.keeps_back:
+            self._expect(range(0))
+        again = batch_of("again", range(9), sequence=3, timeline=2, epoch=2)
+        self._write(sink, again)
+        sink.prepare(values.CheckpointNumber(3))
+        sink.publish(checkpoint_of(checkpoint_id(3, 2), accepted(again)))
+        self._expect(range(9))
+
     # ------------------------------------------------------------------------------------------------------------
+
+    def _recomputed(self) -> tuple[CustomSink, CompleteCheckpoint, CompleteCheckpoint]:
+        """Publish two checkpoints, and have the first one processed again: of records 2 and 3 there is no row now."""
+        sink = self._checked()
+        if type(sink).replace is CustomSink.replace:
+            raise SkipTest(f"{type(sink).__name__} has no method replace(old, new), so it can't be recomputed")
+        one, two, three = batch_of("a", range(3)), batch_of("b", range(3, 6)), batch_of("c", range(6, 9), sequence=2)
+        self._write(sink, one, two)
+        sink.prepare(values.CheckpointNumber(1))
+        old = checkpoint_of(checkpoint_id(1), accepted(one), accepted(two))
+        sink.publish(old)
+        self._write(sink, three)
+        sink.prepare(values.CheckpointNumber(2))
+        sink.publish(checkpoint_of(checkpoint_id(2), accepted(three), previous=checkpoint_id(1)))
+        less, more = batch_of("d", range(4), epoch=2), batch_of("e", range(4, 6), epoch=2)
+        sink.write(self._rows(range(2)), less)
+        self._write(sink, more)
+        return sink, old, replace(old, batches=(accepted(less), accepted(more)))
 
     def _checked(self) -> CustomSink:
         sink = self.make()
@@ -251,7 +330,7 @@ class SinkContract(ABC):
     def _rows(self, offsets: range) -> DataFrame:
         return self.session().createDataFrame([(str(TOPIC), 0, n, f"value {n}") for n in offsets], _COLUMNS)
 
-    def _expect(self, offsets: range) -> None:
+    def _expect(self, offsets: Iterable[int]) -> None:
         wanted = Counter((str(TOPIC), 0, offset) for offset in offsets)
         found = Counter((str(topic), int(partition), int(offset)) for topic, partition, offset in self.shown())
         lacking, surplus = sorted((wanted - found).elements()), sorted((found - wanted).elements())

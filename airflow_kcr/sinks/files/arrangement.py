@@ -68,16 +68,31 @@ class Arrangement:
             rest = [p for p in batches if owners.get(p.batch_id) is manifest]
             self._add_rest(manifest, rest, into)
         own = [p for p in batches if p.batch_id not in owners]
-        small: dict[int, list[tuple[AcceptedBatch, DataFile]]] = {}
+        whole: list[BatchList] = []
         for batch, listed in zip(own, self._lists(own), strict=True):
-            number = self._number(listed.schema)
-            if not batch.is_whole:
-                name = f"{into}/{batch.batch_id}"
-                self._rewrite([f.path for f in listed.files], number, name, _kept([batch]))
+            if batch.is_whole:
+                whole.append(listed)
                 continue
+            name = f"{into}/{batch.batch_id}"
+            self._rewrite([f.path for f in listed.files], self._number(listed.schema), name, _kept([batch]))
+        self.put_together(whole, into)
+
+    def put_together(self, lists: Iterable[BatchList], into: str) -> None:
+        """Add the files of batches of which everything counts, with small ones made into a few.
+
+        Args:
+            lists: of the batches' files.
+            into: the folder of new files.
+
+        Raises:
+            SinkError: files can't be written.
+        """
+        small: dict[int, list[DataFile]] = {}
+        for listed in lists:
+            number = self._number(listed.schema)
             for file in listed.files:
                 if file.bytes * SMALL < self.target.file_size:
-                    small.setdefault(number, []).append((batch, file))
+                    small.setdefault(number, []).append(file)
                 else:
                     self.files.append(DataFile(path=file.path, bytes=file.bytes, schema=number))
         for number in sorted(small):
@@ -112,15 +127,14 @@ class Arrangement:
             if sources:
                 self._rewrite(sources, self._number(text), f"{into}/of-{manifest.checkpoint}-{place}", _kept(rest))
 
-    def _add_small(self, number: int, small: Sequence[tuple[AcceptedBatch, DataFile]], into: str) -> None:
+    def _add_small(self, number: int, small: Sequence[DataFile], into: str) -> None:
         if len(small) < FEWEST:
-            self.files += [DataFile(path=f.path, bytes=f.bytes, schema=number) for _, f in small]
+            self.files += [DataFile(path=f.path, bytes=f.bytes, schema=number) for f in small]
             return
-        sources, size = [file.path for _, file in small], sum(file.bytes for _, file in small)
+        sources, size = [file.path for file in small], sum(file.bytes for file in small)
         self._rewrite(sources, number, f"{into}/small-{number}", None, size)
-        listed = {f.path.rpartition("/")[0] for f in self.files}
-        folders = dict.fromkeys(layout.attempt(p.checkpoint, p.batch_id, p.epoch) for p, _ in small)
-        self.superfluous += [folder for folder in folders if folder not in listed]
+        listed = {_above(file) for file in self.files}
+        self.superfluous += [folder for folder in dict.fromkeys(map(_above, small)) if folder not in listed]
 
     def _rewrite(
         self,
@@ -136,6 +150,10 @@ class Arrangement:
         files = max(1, round(wanted), -(-len(sources) // FILES_IN_ONE))
         made = self.rewriter.rewrite(sources, self.schemas[number], into, files=files, kept=kept)
         self.files += [DataFile(path=path, bytes=made[path], schema=number) for path in sorted(made)]
+
+
+def _above(file: DataFile) -> str:
+    return file.path.rpartition("/")[0]
 
 
 def _last_holders(undone: Sequence[Manifest], retired: Mapping[CheckpointId, Retired]) -> dict[str, Manifest | None]:

@@ -9,7 +9,8 @@ Spark is there for its file systems; nothing is read.
 
 The newest published checkpoint decides everything before it: whatever batches of its time or before have written is in
 a manifest in force, or counts no more. So of the folders up to there, every file goes that is in no such manifest; what
-is newer is left alone, since a publisher may be at work on it. That holds in each order of steps: a checkpoint that a
+is newer is left alone, since a publisher may be at work on it, and so is what a running recomputation has written. That
+holds in each order of steps: a checkpoint that a
 reset undoes meanwhile has its files still, and one that is published meanwhile has newer ones.
 
 Killed anywhere, or run twice at a time, it only ever deletes files that nothing names, and the next run continues.
@@ -26,15 +27,26 @@ from itertools import groupby
 from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
-from airflow_kcr.protocol.values import CheckpointNumber
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RecomputationState
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.contents import RegionLedger, brought_up_to_date, checkpoints_on, shelves
+from airflow_kcr.sinks.files.contents import (
+    RegionLedger,
+    brought_up_to_date,
+    checkpoints_on,
+    manifest_in_force,
+    manifests_in_force,
+    revisions_on,
+    shelves,
+)
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
-from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Marker, Retired
+from airflow_kcr.sinks.files.layout import FileTarget, Marker, Retired
+from airflow_kcr.sinks.files.revisions import given_up
 
 _LOG: Final = logging.getLogger(__name__)
+
+_OF_MANIFESTS: Final = layout.MANIFESTS, layout.REVISIONS
 
 
 class GivenUp(StrEnum):
@@ -93,14 +105,17 @@ class Cleaner:
             return Cleaned(sink=str(self._target))
         brought_up_to_date(self._target, self._folder, self._ledger, self._table)
         checkpoints = self._ledger.checkpoints()
-        listed = shelves(self._folder, layout.MANIFESTS)
+        for checkpoint, number in self._ended(checkpoints):
+            # Before any manifest is read: its process may have been frozen since it was allowed to show its files.
+            given_up(self._folder, checkpoint, number)
+        listed = sorted({s for above in _OF_MANIFESTS for s in shelves(self._folder, above)}, key=int)
         if what is GivenUp.RETIRED:
             for shelf in listed:
                 self._give_up(shelf, checkpoints)
         retired = [checkpoint for shelf in listed for checkpoint in self._withdraw(shelf)]
         settled = _Settled(self._folder, checkpoints)
         files = size = 0
-        for deleted in self._deleted(settled):
+        for deleted in self._deleted(settled, checkpoints):
             files, size = files + 1, size + deleted
         undone = [checkpoint for shelf in listed for checkpoint in self._forget(shelf, settled)]
         _LOG.info("%s: %d files of %d bytes are deleted", self._target, files, size)
@@ -128,7 +143,7 @@ class Cleaner:
             row = checkpoints.get(checkpoint)
             if row is None or row.state is not CheckpointState.RETIRED or not row.is_current:
                 continue
-            manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
+            manifest = manifest_in_force(self._folder, checkpoint)
             if manifest is None or manifest.digest != row.digest:
                 continue
             note = Retired(digest=row.digest, batches=manifest.batches, schemas=manifest.schemas)
@@ -142,12 +157,27 @@ class Cleaner:
 
     def _withdraw(self, shelf: str) -> list[CheckpointId]:
         """Take the manifests of retired checkpoints away, also those that a late publisher has brought back."""
-        there, noted = (checkpoints_on(self._folder, above, shelf) for above in (layout.MANIFESTS, layout.RETIRED))
-        found = [checkpoint for checkpoint in sorted(there & noted) if self._retired(checkpoint) is not None]
-        self._folder.delete(layout.manifest(checkpoint) for checkpoint in found)
+        there, noted = self._manifests(shelf), checkpoints_on(self._folder, layout.RETIRED, shelf)
+        found = [checkpoint for checkpoint in sorted(there.keys() & noted) if self._retired(checkpoint) is not None]
+        self._folder.delete(where for checkpoint in found for where in there[checkpoint])
         return found
 
-    def _deleted(self, settled: _Settled) -> Iterator[int]:
+    def _manifests(self, shelf: str) -> dict[CheckpointId, list[str]]:
+        """Return where the manifests of each checkpoint on a shelf are, with those of its revisions."""
+        found = {c: [layout.manifest(c)] for c in checkpoints_on(self._folder, layout.MANIFESTS, shelf)}
+        for checkpoint, numbers in revisions_on(self._folder, shelf).items():
+            found.setdefault(checkpoint, []).extend(layout.revision(checkpoint, number) for number in numbers)
+        return found
+
+    def _ended(self, checkpoints: Mapping[CheckpointId, Checkpoint]) -> Iterator[tuple[CheckpointId, EventNumber]]:
+        """Yield the revisions with files whose recomputation is over."""
+        for shelf in shelves(self._folder, layout.REVISIONS):
+            for name in self._folder.names(f"{layout.REVISIONS}/{shelf}"):
+                revision = layout.named_revision(name)
+                if revision is not None and _is_over(checkpoints, *revision):
+                    yield revision
+
+    def _deleted(self, settled: _Settled, checkpoints: Mapping[CheckpointId, Checkpoint]) -> Iterator[int]:
         """Delete unneeded files, and yield the bytes of each."""
         for above, last in ((layout.DATA, settled.newest), (layout.COMPACTED, settled.newest - 1)):
             for shelf in shelves(self._folder, above):
@@ -159,14 +189,16 @@ class Cleaner:
                     if needed is not None:
                         yield from self._cleared(f"{above}/{shelf}/{name}", needed)
 
+        for checkpoint, number in self._ended(checkpoints):
+            needed = settled.files_for(checkpoint.sequence)
+            if needed is not None:
+                yield from self._cleared(layout.revised(checkpoint, number), needed)
+
     def _forget(self, shelf: str, settled: _Settled) -> list[CheckpointId]:
         """Take the manifests of undone checkpoints away whose files are gone."""
-        found = [
-            checkpoint
-            for checkpoint in sorted(checkpoints_on(self._folder, layout.MANIFESTS, shelf))
-            if settled.is_void(checkpoint)
-        ]
-        self._folder.delete(layout.manifest(checkpoint) for checkpoint in found)
+        there = self._manifests(shelf)
+        found = [checkpoint for checkpoint in sorted(there) if settled.is_void(checkpoint)]
+        self._folder.delete(where for checkpoint in found for where in there[checkpoint])
         return found
 
     def _cleared(self, path: str, needed: Set[str]) -> Iterator[int]:
@@ -242,7 +274,7 @@ class _Settled:
         None: neither is known here.
         """
         digest = self._checkpoints[checkpoint].digest
-        manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
+        manifest = manifest_in_force(self._folder, checkpoint)
         if manifest is not None and manifest.digest == digest:
             return frozenset(file.path for file in manifest.files)
         note = Retired.of(self._folder.read(layout.retired(checkpoint)))
@@ -250,11 +282,19 @@ class _Settled:
 
     def _pinned(self) -> Iterator[str]:
         """Yield the files of undone checkpoints that are pinned."""
-        for checkpoint in sorted(
-            c for c, row in self._checkpoints.items() if row.undone_by is not None and row.pinned_as
-        ):
-            manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
-            yield from (file.path for file in (() if manifest is None else manifest.files))
+        pinned = sorted(c for c, row in self._checkpoints.items() if row.undone_by is not None and row.pinned_as)
+        for manifest in manifests_in_force(self._folder, pinned).values():
+            yield from (file.path for file in manifest.files)
+
+
+def _is_over(checkpoints: Mapping[CheckpointId, Checkpoint], checkpoint: CheckpointId, number: EventNumber) -> bool:
+    """Whether a recomputation may show nothing any more, by the region, which knows each from its start on."""
+    row = checkpoints.get(checkpoint)
+    if row is None:
+        return False
+    if row.undone_by is not None or row.state is not CheckpointState.PUBLISHED:
+        return True
+    return any(one.number == number and one.state is not RecomputationState.RUNNING for one in row.recomputations)
 
 
 def _sizes(files: Iterable[tuple[str, int]]) -> Iterator[int]:

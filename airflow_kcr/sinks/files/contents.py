@@ -18,11 +18,20 @@ from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.region.batches import stamp
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, Range, RegionName, Timeline
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Offset,
+    Range,
+    RegionName,
+    Timeline,
+)
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.folder import Folder, Table
-from airflow_kcr.sinks.files.layout import FileTarget, Timelines, Undone
+from airflow_kcr.sinks.files.layout import DataFile, FileTarget, Manifest, Timelines, Undone
 from airflow_kcr.store.regions import RegionStore
 
 _LOG = logging.getLogger(__name__)
@@ -88,7 +97,7 @@ def shelves(folder: Folder, above: str) -> list[str]:
 
     Args:
         folder: the sink's.
-        above: `layout.DATA`, `COMPACTED`, `MANIFESTS` or `RETIRED`.
+        above: `layout.DATA`, `COMPACTED`, `MANIFESTS`, `REVISIONS` or `RETIRED`.
     """
     return sorted((name for name in folder.names(above) if layout.is_shelf(name)), key=int)
 
@@ -102,6 +111,52 @@ def checkpoints_on(folder: Folder, above: str, shelf: str) -> set[CheckpointId]:
         shelf: one of `shelves`.
     """
     return set(filter(None, map(layout.checkpoint_of, folder.names(f"{above}/{shelf}"))))
+
+
+def files_in(folder: Folder, where: str) -> tuple[DataFile, ...]:
+    """Return the files that a batch has written.
+
+    Args:
+        folder: the sink's.
+        where: the batch's, from there.
+    """
+    return tuple(DataFile(path=f"{where}/{name}", bytes=size) for name, size in folder.sizes(where).items())
+
+
+def revisions_on(folder: Folder, shelf: str) -> dict[CheckpointId, list[EventNumber]]:
+    """Return the revisions that one shelf has something of, by their checkpoints, newest first.
+
+    Not each of them is shown, or ever will be.
+    """
+    found: dict[CheckpointId, set[EventNumber]] = {}
+    for name in folder.names(f"{layout.REVISIONS}/{shelf}"):
+        revision = layout.revision_of(name) or layout.named_revision(name)
+        if revision is not None:
+            found.setdefault(revision[0], set()).add(revision[1])
+    return {checkpoint: sorted(numbers, reverse=True) for checkpoint, numbers in found.items()}
+
+
+def manifests_in_force(folder: Folder, checkpoints: Iterable[CheckpointId]) -> dict[CheckpointId, Manifest]:
+    """Return the manifests of checkpoints, as the newest revision of each has it; not every checkpoint has any.
+
+    Whether a checkpoint itself is in force is not asked.
+    """
+    wanted = list(checkpoints)
+    shelved = {layout.shelf(checkpoint.sequence) for checkpoint in wanted}
+    numbers = {checkpoint: found for shelf in shelved for checkpoint, found in revisions_on(folder, shelf).items()}
+    places = {c: [*(layout.revision(c, n) for n in numbers.get(c, ())), layout.manifest(c)] for c in wanted}
+    found: dict[CheckpointId, Manifest] = {}
+    while places:
+        texts = folder.read_all([newest for newest, *_ in places.values()])
+        read = zip(places, map(Manifest.of, texts), strict=True)
+        found |= {checkpoint: manifest for checkpoint, manifest in read if manifest is not None}
+        places = {c: older for c, (_, *older) in places.items() if older and c not in found}
+    return found
+
+
+def manifest_in_force(folder: Folder, checkpoint: CheckpointId) -> Manifest | None:
+    """Return a checkpoint's manifest, as its newest revision has it; None: there is none."""
+    return manifests_in_force(folder, [checkpoint]).get(checkpoint)
 
 
 def newest_first(folder: Folder, timelines: Timelines) -> Iterator[CheckpointId]:
@@ -192,7 +247,8 @@ class RegionLedger:
         """Return what one group has in a complete checkpoint."""
         with self._asked():
             before = _previous(self._region(), sequence)
-            batches = self._store.batches_since(self._name, CheckpointNumber(0) if before is None else before.sequence)
+            after = CheckpointNumber(0) if before is None else before.sequence
+            batches = self._store.batches_since(self._name, after, sequence)
             # A reset may have started between the two; what it has undone is then seen in both, or in the batches only.
             return contents(self._region(), batches, sequence, group)
 

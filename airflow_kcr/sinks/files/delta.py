@@ -2,7 +2,8 @@
 
 Readers see whole checkpoints, each row with its checkpoint.
 
-Publication adds a checkpoint's rows in one commit of Delta, and a reset's checkpoints go in one. That each is there
+Publication adds a checkpoint's rows in one commit of Delta, a recomputation exchanges them in one, and a reset's
+checkpoints go in one. That each is there
 once, and that nothing comes back which a reset has undone, is Delta's own doing: it refuses a write whose transaction
 version it has seen. A write has for its version the one after the table's newest, as it was before the ledger was
 asked; so a write makes those void that were decided before it.
@@ -157,6 +158,12 @@ class DeltaTable(Table):
             return True
         rows = self._tried("write", lambda: self._stamped(rows_of(self._spark, self._target.path, manifest), manifest))
         return self._committed(rows, seen, {"published": str(manifest.checkpoint), **_named(manifest.checkpoint)})
+
+    def replace(self, manifest: Manifest, seen: int) -> bool:
+        """Exchange the rows of a checkpoint for those of its revision; readers of older versions keep the old ones."""
+        rows = self._tried("write", lambda: self._stamped(rows_of(self._spark, self._target.path, manifest), manifest))
+        told = {"recomputed": str(manifest.checkpoint), "revision": manifest.revision, **_named(manifest.checkpoint)}
+        return self._committed(rows, seen, told, replaceWhere=_condition(manifest.checkpoint))
 
     def hide(self, undone: Collection[Undone]) -> None:
         """Delete the rows of checkpoints; a commit is made in any case."""

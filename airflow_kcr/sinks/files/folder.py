@@ -78,6 +78,18 @@ class Table:
         """
         return True
 
+    def replace(self, manifest: Manifest, seen: int) -> bool:
+        """Have the rows of a manifest in the table instead of those of its checkpoint, at once.
+
+        Args:
+            manifest: of the checkpoint's revision, which is written afterwards.
+            seen: up to where the table was written, when it was not asked yet whether the revision counts.
+
+        Returns:
+            False: others have written since, and it is to be asked again.
+        """
+        return True
+
     def hide(self, undone: Collection[Undone]) -> None:
         """Take the rows of checkpoints out of the table, and keep earlier readers of the ledger from showing them.
 

@@ -1,6 +1,7 @@
 """Spark's side of file sinks: it writes their files, makes few of many, and reads their checkpoints.
 
-`read_checkpoint` gives exactly what one checkpoint has, now and whenever it is asked again.
+`read_checkpoint` gives exactly what one checkpoint has, now and whenever it is asked again, until a recomputation
+replaces it.
 
     from airflow_kcr.sinks import read_checkpoint
 
@@ -26,7 +27,7 @@ from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner, require_coordinates
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.columns import require_one_type
-from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, timelines_in
+from airflow_kcr.sinks.files.contents import checkpoints_on, manifest_in_force, newest_first, timelines_in
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import TEMPORARY, Manifest, Marker
 from airflow_kcr.spark.causes import essential_line
@@ -198,7 +199,8 @@ def read_checkpoint(
 
     Returns:
         The columns that the pipeline has written, and the records' coordinates: `kcr_topic`, `kcr_partition`,
-        `kcr_offset`. Reading the same checkpoint again reads the same files.
+        `kcr_offset`. Reading the same checkpoint again reads the same files, until its records are processed once more
+        and the output is replaced.
 
     Raises:
         UnknownCheckpoint: there is no such checkpoint here, or none yet.
@@ -276,13 +278,13 @@ class Checkpoints:
         if sequence is None:
             # One that is being written is not whole yet; the one before it is the newest then.
             for checkpoint in self.published():
-                found = Manifest.of(self.folder.read(layout.manifest(checkpoint)))
+                found = manifest_in_force(self.folder, checkpoint)
                 if found is not None:
                     return found
             raise UnknownCheckpoint(f"{self._where} has no published checkpoint yet")
         self._require_in_force(sequence)
         for checkpoint in self._named(layout.MANIFESTS, sequence):
-            found = Manifest.of(self.folder.read(layout.manifest(checkpoint)))
+            found = manifest_in_force(self.folder, checkpoint)
             if found is not None:
                 return found
         raise UnknownCheckpoint(f"{self._where} has no checkpoint {sequence}; {self._those()}")

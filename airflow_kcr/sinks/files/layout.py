@@ -10,12 +10,18 @@
         _files.json                           the list of those files, written when the batch is over
     compacted/SHELF/CHECKPOINT/….parquet    small files of a checkpoint, put together
     manifests/SHELF/CHECKPOINT.json         which files a published checkpoint has
+    revisions/SHELF/CHECKPOINT.NUMBER.json  which files it has since its records were processed once more
+    revisions/SHELF/CHECKPOINT.NUMBER/      those files, in a folder for each batch, and small ones put together
     retired/SHELF/CHECKPOINT.json           that a retired checkpoint's output was given up, with the batches it had
     table/                                  the table in which readers see whole checkpoints, where the format has one
 
 CHECKPOINT is `TIMELINE.SEQUENCE`, zero-padded: also the partition key of the checkpoint's asset event. SHELF is the
 sequence in thousands, so that no folder ever has more than a thousand checkpoints, however many there have been. COUNT
 is how many checkpoints TIMELINE had undone when the file was written: of several, the last one counts.
+
+NUMBER is that of the recomputation, zero-padded. The manifest in force of a checkpoint is that of its revision with the
+highest number, or the one that it was published with. An empty file in a revision's place keeps it from being shown: a
+recomputation that came to nothing, whose files are deleted.
 
 What is written down is one line of JSON and one with its hash, so that a half-written text is never believed. The same
 content has the same text, whichever process writes it.
@@ -34,7 +40,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.rules import FileFormat
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, Timeline
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 
@@ -42,11 +48,12 @@ OWNER: Final = "_kcr.json"
 TIMELINES: Final = "timelines"
 COLUMNS: Final = "columns"
 MANIFESTS: Final = "manifests"
+REVISIONS: Final = "revisions"
 RETIRED: Final = "retired"
 DATA: Final = "data"
 COMPACTED: Final = "compacted"
 TABLE: Final = "table"
-FOLDERS: Final = frozenset({TIMELINES, COLUMNS, MANIFESTS, RETIRED, DATA, COMPACTED, TABLE})
+FOLDERS: Final = frozenset({TIMELINES, COLUMNS, MANIFESTS, REVISIONS, RETIRED, DATA, COMPACTED, TABLE})
 """What a sink makes in its folder."""
 
 TEMPORARY: Final = "_temporary-"
@@ -58,6 +65,7 @@ SHELF: Final = 1_000
 
 _SUFFIX: Final = ".json"
 _NAME: Final = re.compile(r"(\d{6,})\.(\d{10,})")
+_REVISION: Final = re.compile(rf"({_NAME.pattern})\.(\d{{10,}})")
 _SHELF: Final = re.compile(r"\d{7,}")
 
 
@@ -74,6 +82,16 @@ def batch_list(folder: str) -> str:
 def manifest(checkpoint: CheckpointId) -> str:
     """Return where a checkpoint's manifest is."""
     return f"{MANIFESTS}/{shelf(checkpoint.sequence)}/{checkpoint}{_SUFFIX}"
+
+
+def revision(checkpoint: CheckpointId, number: EventNumber) -> str:
+    """Return where the manifest of a checkpoint's revision is."""
+    return f"{revised(checkpoint, number)}{_SUFFIX}"
+
+
+def revised(checkpoint: CheckpointId, number: EventNumber) -> str:
+    """Return the folder of the files that were written for a checkpoint's revision."""
+    return f"{REVISIONS}/{shelf(checkpoint.sequence)}/{checkpoint}.{number:010d}"
 
 
 def timeline(number: Timeline, undone: int) -> str:
@@ -102,7 +120,7 @@ def column(path: str) -> str:
 
 
 def shelf(sequence: int) -> str:
-    """Return the folder that a checkpoint is in, below `data`, `compacted`, `manifests` and `retired`."""
+    """Return the folder that a checkpoint is in, below `data`, `compacted`, `manifests`, `revisions` and `retired`."""
     return f"{sequence // SHELF:07d}"
 
 
@@ -114,6 +132,11 @@ def is_shelf(name: str) -> bool:
 def checkpoint_of(name: str) -> CheckpointId | None:
     """Return the checkpoint that a file of `manifests` or `retired` is about; None: it is no such file."""
     return named(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
+
+
+def revision_of(name: str) -> tuple[CheckpointId, EventNumber] | None:
+    """Return the revision that a file of `revisions` is about; None: it is no such file."""
+    return named_revision(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
 
 
 def timeline_of(name: str) -> tuple[Timeline, int] | None:
@@ -129,6 +152,13 @@ def named(name: str) -> CheckpointId | None:
     """Return the checkpoint that a folder of `data` or `compacted` is called after; None: it is no such folder."""
     found = _NAME.fullmatch(name)
     return None if found is None else CheckpointId(Timeline(int(found[1])), CheckpointNumber(int(found[2])))
+
+
+def named_revision(name: str) -> tuple[CheckpointId, EventNumber] | None:
+    """Return the revision that a folder of `revisions` is called after; None: it is no such folder."""
+    found = _REVISION.fullmatch(name)
+    checkpoint = None if found is None else named(found[1])
+    return None if found is None or checkpoint is None else (checkpoint, EventNumber(int(found[4])))
 
 
 # What a file sink writes to, as values.
@@ -278,11 +308,13 @@ class Manifest(Document):
     """The checkpoint before it on the current timeline: this one has what came after that."""
 
     batches: tuple[str, ...]
-    """Of which it holds the output, in the order in which they began."""
+    """Of whose records it holds the output, in the order in which they began."""
 
     schemas: tuple[str, ...]
     files: tuple[DataFile, ...]
     format: str = PARQUET
+    revision: int = 0
+    """The recomputation that has made the files; 0: they are what the batches have written."""
 
     @property
     def checkpoint(self) -> CheckpointId:

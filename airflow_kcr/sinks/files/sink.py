@@ -12,8 +12,8 @@ from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import SeekSource, past_skips
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, Timeline
-from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, GroupPartition, Offset, Timeline
+from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.contract import Sink, SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.arrangement import Arrangement
@@ -22,12 +22,16 @@ from airflow_kcr.sinks.files.contents import (
     CheckpointContents,
     RegionLedger,
     brought_up_to_date,
+    files_in,
+    manifest_in_force,
+    manifests_in_force,
     newest_first,
     timelines_in,
 )
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Table
 from airflow_kcr.sinks.files.frames import Rewriter, with_coordinates, write_parquet
-from airflow_kcr.sinks.files.layout import LAYOUT, BatchList, DataFile, FileTarget, Manifest, Marker, Retired, Timelines
+from airflow_kcr.sinks.files.layout import LAYOUT, BatchList, FileTarget, Manifest, Marker, Retired, Timelines
+from airflow_kcr.sinks.files.revisions import FileRevision, replaced
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -211,8 +215,7 @@ class FileSink(Sink):
             self._checked_in = call.epoch
         self._columns.note(schema)
         where = self.attempt(call)
-        files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
-        listed = BatchList(batch=call.batch, schema=schema, files=files)
+        listed = BatchList(batch=call.batch, schema=schema, files=files_in(self.folder, where))
         # Only one process ever writes it, and the batch ends afterwards: it isn't read before it is complete.
         self.folder.put(layout.batch_list(where), listed.text())
         return listed
@@ -330,8 +333,7 @@ class FileSink(Sink):
         """Return the schemas of a checkpoint before, for one without any batch."""
         if checkpoint is None:
             return ()
-        manifest = Manifest.of(self.folder.read(layout.manifest(checkpoint)))
-        found = manifest or Retired.of(self.folder.read(layout.retired(checkpoint)))
+        found = manifest_in_force(self.folder, checkpoint) or Retired.of(self.folder.read(layout.retired(checkpoint)))
         return () if found is None else found.schemas
 
     def _undone_before(self, contents: CheckpointContents) -> list[Manifest]:
@@ -339,8 +341,8 @@ class FileSink(Sink):
 
         Not every one has any.
         """
-        texts = self.folder.read_all([layout.manifest(checkpoint) for checkpoint in contents.undone])
-        return [manifest for manifest in map(Manifest.of, texts) if manifest is not None]
+        found = manifests_in_force(self.folder, contents.undone)
+        return [found[checkpoint] for checkpoint in contents.undone if checkpoint in found]
 
     def _given_up_before(self, contents: CheckpointContents) -> dict[CheckpointId, Retired]:
         """Return the checkpoints before it whose output was given up, and that a reset has undone since."""
@@ -350,6 +352,26 @@ class FileSink(Sink):
 
     def _note_undone(self) -> None:
         self._known = brought_up_to_date(self.target, self.folder, self._ledger, self._table, self._known)
+
+    # -- recomputations ------------------------------------------------------------------------------------------
+
+    def revised(self, checkpoint: CompleteCheckpoint, number: EventNumber) -> FileRevision:
+        """Return what holds back the files that shall take the place of a checkpoint's.
+
+        Raises:
+            SinkError: the folder is another one, or away, or has no such checkpoint.
+        """
+        self._marked()
+        replaced(self.target, self.folder, checkpoint)
+        return FileRevision(
+            target=self.target,
+            folder=self.folder,
+            columns=self._columns,
+            rewriter=self._rewriter,
+            table=self._table,
+            checkpoint=checkpoint,
+            number=number,
+        )
 
     # -- resets --------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from airflow_kcr.spark.session import POSTGRES_DRIVER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
 DRIVER_CLASS: Final = "org.postgresql.Driver"
 _TYPES: Final[Mapping[str, str]] = {
@@ -51,22 +50,19 @@ _WRITER: Final[Mapping[str, str]] = {
 }
 
 
-def columns_of(shown: str, names: list[str], types: Mapping[str, DataType]) -> dict[str, str]:
+def columns_of(rows: DataFrame) -> dict[str, str]:
     """Return what a DataFrame writes beside the coordinates, with the types of a table that is made for it.
-
-    Args:
-        shown: the DataFrame's schema, for messages.
-        names: its columns.
-        types: of them.
 
     Raises:
         SinkError: a coordinate is missing, a name is there twice, or a type is none of a table's.
     """
+    names, shown = rows.columns, rows.schema.simpleString()
+    types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
     require_coordinates(names, shown)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SinkError(f"column {', '.join(twice)} is there twice (schema: {shown})")
-    return {name: sql_type(name, types[name].simpleString()) for name in names if name not in COORDINATES}
+    return {name: sql_type(name, types[name]) for name in names if name not in COORDINATES}
 
 
 def sql_type(column: str, kind: str) -> str:

@@ -150,7 +150,41 @@ def _insert(table: TargetTable, call: BatchCall, staging: Staging, expected: int
     Raises:
         SinkError: the target took fewer: it would lack rows that its progress counts.
     """
-    target, columns = table.target, (*staging.columns, *OWN_COLUMNS)
+    filled, given = _filled(table.target, staging, repeated=repeated), _checkpoint(call)
+    written = table.run("insert", filled, **given).rowcount
+    if expected is None:
+        expected = int(table.value("count_chosen", filled, **given))
+    _require_taken(table, call, written, expected)
+    return written
+
+
+def insert_recomputed(table: TargetTable, call: BatchCall, staging: Staging) -> int:
+    """Insert the staged rows of a batch that recomputes records, of which the target has none any more.
+
+    Returns how many there are.
+
+    Raises:
+        SinkError: rows are not what this batch has read, the target took fewer, or the database has lost them.
+    """
+    table.run("lock_staging", {"staging": staging.shown})
+    staged, repeated = _checked(table, call, staging)
+    _require_staged(table, call, staging)
+    if not staged:
+        return 0
+    filled, given = _filled(table.target, staging, repeated=repeated), _checkpoint(call)
+    expected = int(table.value("count_recomputed", filled, **given))
+    written = table.run("insert_recomputed", filled, **given).rowcount
+    _require_taken(table, call, written, expected)
+    return written
+
+
+def _checkpoint(call: BatchCall) -> dict[str, object]:
+    return {"timeline": call.timeline, "sequence": call.sequence}
+
+
+def _filled(target: Target, staging: Staging, *, repeated: bool) -> dict[str, str]:
+    """Return what stands in braces where staged rows go into a target."""
+    columns = (*staging.columns, *OWN_COLUMNS)
     filled = {
         "staging": staging.shown,
         "chosen_columns": _staged(staging, staging.columns),
@@ -158,6 +192,7 @@ def _insert(table: TargetTable, call: BatchCall, staging: Staging, expected: int
         "distinct": f"DISTINCT ON ({_staged(staging, tuple(COORDINATES))})" if repeated else "",
         "ordered": f"ORDER BY {_staged(staging, tuple(COORDINATES))}" if repeated else "",
         "on_conflict": "",
+        "same_key": "false",
     }
     if target.mode is SinkMode.UPSERT:
         # Of rows with one key the last one stays; in one order, so that two publishers don't wait in a circle.
@@ -166,17 +201,17 @@ def _insert(table: TargetTable, call: BatchCall, staging: Staging, expected: int
         filled["ordered"] = f"ORDER BY {key}, s.kcr_offset DESC, s.kcr_topic, s.kcr_partition, s.{ROW} DESC"
         changes = ", ".join(f"{name} = EXCLUDED.{name}" for name in map(quoted, changed))
         filled["on_conflict"] = f"ON CONFLICT ({names(target.key)}) DO UPDATE SET {changes}"
-    given = {"timeline": call.timeline, "sequence": call.sequence}
-    written = table.run("insert", filled, **given).rowcount
-    if expected is None:
-        expected = int(table.value("count_chosen", filled, **given))
+        filled["same_key"] = f"({', '.join(f't.{quoted(name)}' for name in target.key)}) = ({key})"
+    return filled
+
+
+def _require_taken(table: TargetTable, call: BatchCall, written: int, expected: int) -> None:
     if expected != written:
         raise SinkError(
-            f"{target}: table {table.shown} took {written} of the {expected} rows of batch {call.batch}: a trigger "
-            "BEFORE INSERT or UPDATE that returns NULL leaves rows out, most likely; drop it, or leave such rows out "
-            "in the pipeline; nothing was changed"
+            f"{table.target}: table {table.shown} took {written} of the {expected} rows of batch {call.batch}: a "
+            "trigger BEFORE INSERT or UPDATE that returns NULL leaves rows out, most likely; drop it, or leave such "
+            "rows out in the pipeline; nothing was changed"
         )
-    return written
 
 
 def _staged(staging: Staging, columns: Iterable[str]) -> str:

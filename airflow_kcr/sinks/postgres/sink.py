@@ -16,12 +16,14 @@ from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import GroupPartition, Offset
-from airflow_kcr.sinks.contract import Sink
-from airflow_kcr.sinks.postgres import checks, frames, insertion, resets, staging
+from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset
+from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
+from airflow_kcr.sinks.contract import Revision, Sink
+from airflow_kcr.sinks.postgres import bookkeeping, checks, frames, insertion, resets, staging
 from airflow_kcr.sinks.postgres.database import Database, SinkBusy
+from airflow_kcr.sinks.postgres.earlier import rows_kept
 from airflow_kcr.sinks.postgres.staging import Staging
-from airflow_kcr.sinks.postgres.target import Target, TargetTable
+from airflow_kcr.sinks.postgres.target import SOURCE, Target, TargetTable
 from airflow_kcr.spark.causes import WORDS, of_postgres
 from airflow_kcr.store.regions import RegionStore
 
@@ -38,6 +40,9 @@ _SHORT: Final = timedelta(0)
 
 _PARAMETER: Final = re.compile(r"parameter \$(\d+)")
 """Of a statement with one or more rows, whose values are numbered through (Postgres 16)."""
+
+_HALF: Final = 2**31
+"""Of the two numbers that an advisory lock is named by, each is an integer of 32 bits."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,6 +87,20 @@ class PostgresSink(Sink):
     def where(self) -> SinkPlace:
         """Where it writes to, as the store notes it."""
         return SinkPlace(self.owner.group, self.owner.sink, f"{self.target.table} at {self.database.address}")
+
+    def revised(self, checkpoint: CompleteCheckpoint, number: EventNumber) -> Revision:
+        """Return what holds back the rows that shall take the place of a checkpoint's."""
+        return PostgresRevision(self, checkpoint, number)
+
+    @contextmanager
+    def replacing(self) -> Iterator[TargetTable]:
+        """Lend the target, found in order, in a transaction that may take as long as a reset's.
+
+        Raises:
+            SinkError: the database can't be reached, or refuses.
+        """
+        with self._opened("replace a checkpoint's rows", self._timeouts.reset) as table:
+            yield table
 
     @contextmanager
     def deciding(self) -> Iterator[TargetTable]:
@@ -141,10 +160,17 @@ class PostgresSink(Sink):
         Spark's own JDBC writer was measured faster than COPY from Python. The rows are inserted after the pipeline has
         returned and none of its tasks runs any more, so one that fails after it has written leaves nothing behind.
         """
-        columns = frames.columns_of(
-            rows.schema.simpleString(), rows.columns, {f.name: f.dataType for f in rows.schema.fields}
-        )
+        columns = frames.columns_of(rows)
         staged = self.stage(call, columns)
+        self.fill(staged, rows, columns, call)
+        return partial(self.insert, call, staged)
+
+    def fill(self, staged: Staging, rows: DataFrame, columns: Mapping[str, str], call: BatchCall) -> None:
+        """Have executors write the rows of a batch into its staging table.
+
+        Raises:
+            SinkError: the database refused.
+        """
         named = frames.staged_columns(rows, columns)
         options = frames.jdbc_options(self.database, staged)
         try:
@@ -155,7 +181,6 @@ class PostgresSink(Sink):
                 raise
             WORDS.error("%s: batch %s was refused", self, call.batch, exc_info=error)
             raise self._refusal(thrown, named.columns) from None
-        return partial(self.insert, call, staged)
 
     def _refusal(self, thrown: JavaObject, columns: Sequence[str]) -> SinkError:
         said = thrown.getServerErrorMessage()
@@ -176,7 +201,7 @@ class PostgresSink(Sink):
             SinkError: the columns don't fit the target, or the database refuses.
         """
         with self._opened(f"stage batch {call.batch}") as table:
-            return staging.make(table, call.batch, call.epoch, columns)
+            return staging.make(table, staging.of_batch(table, call.batch, call.epoch), columns)
 
     def insert(self, call: BatchCall, staged: Staging) -> int:
         """Insert what executors have staged, and drop the staging table; return how many rows went into the target.
@@ -223,3 +248,78 @@ class PostgresSink(Sink):
 
     def _lost(self, what: str) -> SinkError:
         return SinkError(f"{self.target}: can't tell whether the database {self.database.address} did {what}")
+
+
+class PostgresRevision(Revision):
+    """Rows that recompute a checkpoint: in staging tables until all of them are there, then exchanged in a transaction.
+
+    Args:
+        sink: whose rows they take the place of.
+        checkpoint: the one that is recomputed.
+        number: of the recomputation.
+    """
+
+    def __init__(self, sink: PostgresSink, checkpoint: CompleteCheckpoint, number: EventNumber) -> None:
+        self._sink, self._id, self._number = sink, checkpoint.id, number
+        self._replaced = [(place, r) for batch in checkpoint.batches for place, r in batch.ranges.items()]
+        self._held: list[tuple[BatchCall, Staging]] = []
+        with sink.replacing() as table:
+            for left in staging.superseded(table, self._id.sequence, number):
+                staging.drop(table, left)
+
+    def __str__(self) -> str:
+        return f"{self._sink}, checkpoint {self._id.sequence} once more"
+
+    def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], object]:
+        """Have executors fill a staging table that belongs to the recomputation."""
+        columns = frames.columns_of(rows)
+        staged = self.stage(call, columns)
+        self._sink.fill(staged, rows, columns, call)
+        return partial(self.hold, call, staged)
+
+    def stage(self, call: BatchCall, columns: Mapping[str, str]) -> Staging:
+        """Make the table that executors write a batch's rows into; as `PostgresSink.stage`."""
+        with self._sink.replacing() as table:
+            name = staging.of_revision(table, self._id.sequence, self._number, call.batch)
+            return staging.make(table, name, columns)
+
+    def hold(self, call: BatchCall, staged: Staging) -> None:
+        """Hold back what executors have staged."""
+        self._held.append((call, staged))
+
+    def replace(self, require_wanted: Callable[[], None]) -> None:
+        """Exchange the rows in one transaction, in which no reset can raise the fence.
+
+        A reset that begins after the question rolls back only once the rows are there, and finds them.
+        """
+        with self._sink.replacing() as table:
+            table.run("lock_revision", sequence=self._id.sequence % _HALF)
+            bookkeeping.lock_fence(table)
+            require_wanted()
+            self._delete(table)
+            for call, staged in self._held:
+                insertion.insert_recomputed(table, call, staged)
+                staging.drop(table, staged)
+        self._held.clear()
+
+    def _delete(self, table: TargetTable) -> None:
+        if SOURCE not in table.read_columns():
+            return
+        ranges = {
+            "topics": [place.topic for place, _ in self._replaced],
+            "partitions": [place.partition for place, _ in self._replaced],
+            "froms": [range_.from_ for _, range_ in self._replaced],
+            "tos": [range_.to for _, range_ in self._replaced],
+        }
+        table.run("delete_ranges", **ranges)
+        if table.value("has_ranges", **ranges):
+            raise rows_kept(table, "rows that were deleted", "DELETE")
+
+    def drop(self) -> None:
+        """Drop the staging tables that were filled and not exchanged; where that fails, the next attempt does it."""
+        try:
+            with self._sink.replacing() as table:
+                for _, staged in self._held:
+                    staging.drop(table, staged)
+        except SinkError as error:
+            _LOG.info("%s: what is staged is left for the next recomputation: %s", self, error)

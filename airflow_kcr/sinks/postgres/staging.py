@@ -17,7 +17,7 @@ from typing import Final
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.rules import SinkMode
-from airflow_kcr.protocol.values import BatchId, Epoch
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber
 from airflow_kcr.sinks.postgres import bookkeeping
 from airflow_kcr.sinks.postgres.target import (
     COORDINATES,
@@ -37,6 +37,10 @@ number; two rows of one record have two."""
 
 _PREFIX: Final = "kcr_staging_"
 """What follows is of one region's sink, and of one batch: the number of its row in the fence, epoch, the batch's id."""
+
+_REVISION: Final = "kcr_revision_"
+"""What follows is of one region's sink, and of one recomputation: that number, the checkpoint's, the recomputation's,
+the batch's id."""
 
 _WITHOUT_ZONE: Final = frozenset(
     {"text", "date", "date[]", "timestamp without time zone", "timestamp without time zone[]"}
@@ -64,13 +68,26 @@ class Staging:
         return quoted(self.schema, self.table)
 
 
-def make(table: TargetTable, batch: BatchId, epoch: Epoch, columns: Mapping[str, str]) -> Staging:
-    """Make the staging table of a batch, and the target if there is none yet.
+def of_batch(table: TargetTable, batch: BatchId, epoch: Epoch) -> str:
+    """Return the name of a batch's staging table."""
+    return f"{_PREFIX}{table.source}_{epoch}_{_digest(batch)}"
+
+
+def of_revision(table: TargetTable, sequence: CheckpointNumber, number: EventNumber, batch: BatchId) -> str:
+    """Return the name of the staging table of a batch that recomputes a checkpoint."""
+    return f"{_REVISION}{table.source}_{sequence}_{number}_{_digest(batch)}"
+
+
+def _digest(batch: BatchId) -> str:
+    return hashlib.blake2s(batch.encode(), digest_size=8).hexdigest()
+
+
+def make(table: TargetTable, name: str, columns: Mapping[str, str]) -> Staging:
+    """Make a staging table, and the target if there is none yet.
 
     Args:
         table: the target.
-        batch: whose rows wait.
-        epoch: its epoch.
+        name: of the staging table.
         columns: what the pipeline writes, with the types that they get where there is no target yet.
 
     Raises:
@@ -99,13 +116,12 @@ def make(table: TargetTable, batch: BatchId, epoch: Epoch, columns: Mapping[str,
         existing = table.read_columns()
     computed = frozenset(name for (name,) in table.run("computed_columns"))
     _require_fit(table, existing, columns.keys(), computed)
-    digest = hashlib.blake2s(batch.encode(), digest_size=8).hexdigest()
     types = {name: existing[name].type for name in columns}
     cast = {name: types[name] for name, given in columns.items() if _needs_zone(given, types[name])}
     own = {name: f"{kind} NOT NULL" for name, kind in {**COORDINATES, ROW: "bigint"}.items()}
     staging = Staging(
         schema=table.schema,
-        table=f"{_PREFIX}{table.source}_{epoch}_{digest}",
+        table=name,
         columns=tuple(columns),
         cast=cast,
         crash_mark=bookkeeping.ensure_crash_mark(table),
@@ -167,9 +183,23 @@ def drop(table: TargetTable, staging: Staging) -> None:
 
 
 def leftovers(table: TargetTable, before: Epoch | None = None) -> list[Staging]:
-    """Return the staging tables that batches of this sink have left: of older epochs, or of all."""
-    return [
-        Staging(schema=table.schema, table=name, columns=())
-        for (name,) in table.run("staging_tables")
-        if before is None or int(name.split("_")[3]) < before
-    ]
+    """Return the staging tables that batches of this sink have left: of older epochs; None: of all, recomputations too.
+
+    What recomputes a checkpoint is of no epoch.
+    """
+    batches = [name for name in _named(table, _PREFIX) if before is None or int(name.split("_")[3]) < before]
+    return [_left(table, name) for name in (*batches, *(_named(table, _REVISION) if before is None else ()))]
+
+
+def superseded(table: TargetTable, sequence: CheckpointNumber, number: EventNumber) -> list[Staging]:
+    """Return the staging tables that earlier recomputations of a checkpoint have left."""
+    own = (name for name in _named(table, _REVISION) if int(name.split("_")[3]) == sequence)
+    return [_left(table, name) for name in own if int(name.split("_")[4]) < number]
+
+
+def _named(table: TargetTable, prefix: str) -> list[str]:
+    return [name for (name,) in table.run("staging_tables", beginning=f"{prefix}{table.source}_")]
+
+
+def _left(table: TargetTable, name: str) -> Staging:
+    return Staging(schema=table.schema, table=name, columns=())

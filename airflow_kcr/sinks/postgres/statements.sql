@@ -121,6 +121,28 @@ SELECT EXISTS (
 )
 
 
+-- name: lock_revision
+-- Of two recomputations of a checkpoint the second waits here, and asks only then whether it still counts.
+SELECT pg_advisory_xact_lock(:source, :sequence::integer)
+
+-- name: delete_ranges
+-- Rows made of these records, whatever wrote them.
+DELETE FROM {target} AS t
+USING unnest(:topics::text[], :partitions::integer[], :froms::bigint[], :tos::bigint[])
+    AS r (topic, partition, first, beyond)
+WHERE t.kcr_source = :source AND t.kcr_topic = r.topic AND t.kcr_partition = r.partition
+    AND t.kcr_offset >= r.first AND t.kcr_offset < r.beyond
+
+-- name: has_ranges
+-- Whether one of the rows that `delete_ranges` deletes is there.
+SELECT EXISTS (
+    SELECT FROM {target} AS t,
+        unnest(:topics::text[], :partitions::integer[], :froms::bigint[], :tos::bigint[])
+            AS r (topic, partition, first, beyond)
+    WHERE t.kcr_source = :source AND t.kcr_topic = r.topic AND t.kcr_partition = r.partition
+        AND t.kcr_offset >= r.first AND t.kcr_offset < r.beyond
+)
+
 -- name: schema_of
 -- Where a table of that name is found, else the first schema of the search path.
 SELECT coalesce(
@@ -236,9 +258,9 @@ UPDATE {target} SET kcr_source = :own, kcr_timeline = 0 WHERE kcr_source = :sour
 
 
 -- name: staging_tables
--- Those of a sink, of all its epochs, that this user may drop.
+-- Those whose names begin like this, and go on with numbers and a batch's, that this user may drop.
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = :schema AND c.relname ~ ('^kcr_staging_' || :source || '_[0-9]+_[0-9a-f]+$')
+WHERE n.nspname = :schema AND c.relname ~ ('^' || :beginning || '([0-9]+_)+[0-9a-f]+$')
     AND pg_has_role(c.relowner, 'USAGE')
 
 
@@ -270,11 +292,22 @@ SELECT count(*) FROM (SELECT DISTINCT kcr_topic, kcr_partition, kcr_offset FROM 
 -- Of one record. The same row twice is a task that ran twice; rows of different numbers are different rows.
 SELECT EXISTS (SELECT FROM {staging} GROUP BY kcr_topic, kcr_partition, kcr_offset HAVING min(kcr_row) <> max(kcr_row))
 
+-- part: staged_rows
+SELECT {distinct} {chosen_columns}, :source, s.kcr_topic, s.kcr_partition, s.kcr_offset, :timeline, :sequence
+FROM {staging} AS s
+
 -- part: chosen
 -- Staged rows that are not in the target. What is below progress is: a batch that comes again writes the rest.
-SELECT {distinct} {chosen_columns}, :source, s.kcr_topic, s.kcr_partition, s.kcr_offset, :timeline, :sequence
-FROM {staging} AS s JOIN {progress} AS p
+{staged_rows} JOIN {progress} AS p
   ON p.source = :source AND p.topic = s.kcr_topic AND p.partition = s.kcr_partition AND s.kcr_offset >= p."offset"
+{ordered}
+
+-- part: recomputed
+-- Staged rows, but for those whose key a later checkpoint has written since.
+{staged_rows} WHERE NOT EXISTS (
+    SELECT FROM {target} AS t
+    WHERE {same_key} AND (t.kcr_timeline, t.kcr_sequence) > (:timeline::bigint, :sequence::bigint)
+)
 {ordered}
 
 -- name: insert
@@ -282,3 +315,9 @@ INSERT INTO {target} ({inserted_columns}) {chosen} {on_conflict}
 
 -- name: count_chosen
 SELECT count(*) FROM ({chosen}) AS chosen
+
+-- name: insert_recomputed
+INSERT INTO {target} ({inserted_columns}) {recomputed} {on_conflict}
+
+-- name: count_recomputed
+SELECT count(*) FROM ({recomputed}) AS chosen

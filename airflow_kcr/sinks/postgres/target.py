@@ -42,7 +42,7 @@ LONGEST: Final = 63
 
 _FILLED: Final = (
     *("target", "fence", "progress", "crash_mark", "staging"),
-    *("definitions", "chosen_columns", "inserted_columns", "distinct", "ordered", "on_conflict"),
+    *("definitions", "chosen_columns", "inserted_columns", "distinct", "ordered", "on_conflict", "same_key"),
 )
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 

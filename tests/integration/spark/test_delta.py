@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RecomputationRefused, SinkError
 from airflow_kcr.protocol.region.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.rules import FileFormat
@@ -90,6 +90,12 @@ class Stepping(Table):
         shown = self._inner.show(manifest, seen)
         self._after("show")
         return shown
+
+    def replace(self, manifest: Manifest, seen: int) -> bool:
+        self._before("replace")
+        replaced = self._inner.replace(manifest, seen)
+        self._after("replace")
+        return replaced
 
     def hide(self, undone: Collection[Undone]) -> None:
         self._before("hide")
@@ -268,6 +274,89 @@ def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(lake: Lake, publi
     lake.batch(1)
     again = lake.checkpoint("n2")
     assert shown(lake) == {again: lake.everything()}
+
+
+@pytest.mark.long
+def test_a_recomputation_exchanges_a_checkpoint_s_rows_in_one_version(lake: Lake) -> None:
+    lake.batch(0)
+    first = lake.checkpoint("n1")
+    lake.batch(0)
+    lake.checkpoint("n2")
+    number = lake.begin(first)
+    revision = lake.revision(first, number, "topic", "partition", "offset", "'new' AS value", "1 AS size")
+    version = table_of(lake.spark, lake.target(lake.root.as_uri())).seen()
+    before = shown(lake)
+    revision.replace(lake.wanted(first, number))
+    assert shown(lake) == before
+    assert lake.read(first) == before[first]
+    for at_version, new in ((version, 0), (version + 1, len(before[first]))):
+        assert table(lake, at_version).where("value = 'new' AND size = 1").count() == new
+    assert table(lake).where("value = 'new'").select("kcr_sequence").distinct().collect() == [(first,)]
+    assert [note.get("revision") for note in history(lake)] == [None, None, number]
+
+
+@pytest.mark.soak
+def test_a_recomputation_without_rows_and_a_later_one_replace_what_is_there(lake: Lake) -> None:
+    lake.batch(0)
+    sequence = lake.checkpoint("n1")
+    before = shown(lake)
+    lake.recompute(sequence, "explode(array_repeat(topic, 0)) AS topic", "partition", "offset")
+    assert shown(lake) == {}
+    assert lake.read(sequence) == []
+    lake.recompute(sequence)
+    assert shown(lake) == before
+    assert lake.read(sequence) == before[sequence]
+    assert table(lake).where("again").count() == len(before[sequence])
+
+
+@pytest.mark.soak
+def test_a_recomputation_that_dies_or_is_overtaken_is_made_good_by_the_next(lake: Lake) -> None:
+    lake.batch(0)
+    sequence = lake.checkpoint("n1")
+
+    def numbers() -> set[int | None]:
+        rows = table(lake)
+        return {row[0] for row in rows.select("number").distinct().collect()} if "number" in rows.columns else {None}
+
+    for there, dying in (
+        (False, other(lake, before=at("replace", die))),
+        (True, other(lake, after=at("replace", die))),
+    ):
+        number = lake.begin(sequence)
+        revision = lake.revision(sequence, number, "*", "1 AS number", sink=dying)
+        with pytest.raises(Killed):
+            revision.replace(lake.wanted(sequence, number))
+        assert numbers() == ({1} if there else {None})
+    late = lake.begin(sequence)
+
+    def meanwhile() -> None:
+        lake.recompute(sequence, "*", "2 AS number")
+
+    zombie = lake.revision(sequence, late, "*", "3 AS number", sink=other(lake, before=at("replace", meanwhile)))
+    with pytest.raises(RecomputationRefused):
+        zombie.replace(lake.wanted(sequence, late))
+    assert numbers() == {2}
+    assert shown(lake) == {sequence: lake.read(sequence)} == {sequence: lake.everything()}
+
+
+@pytest.mark.soak
+def test_a_recomputation_and_the_next_checkpoint_or_a_reset_do_not_undo_each_other(lake: Lake) -> None:
+    lake.batch(0)
+    sequence = lake.checkpoint("n1")
+    lake.batch(0)
+    number = lake.begin(sequence)
+    revision = lake.revision(sequence, number, sink=other(lake, before=at("replace", lambda: lake.checkpoint("n2"))))
+    revision.replace(lake.wanted(sequence, number))
+    assert table(lake).where("again").count() == len(lake.read(sequence))
+    assert every(lake) == lake.everything()
+    later = lake.begin(sequence)
+    undone = lake.revision(sequence, later, sink=other(lake, before=at("replace", lambda: go_back(lake))))
+    with pytest.raises(CheckpointNotUsable):
+        undone.replace(lake.wanted(sequence, later))
+    assert shown(lake) == {}
+    lake.batch(0)
+    third = lake.checkpoint("n3")
+    assert shown(lake) == {third: lake.everything()}
 
 
 @pytest.mark.soak

@@ -129,6 +129,28 @@ def test_a_writer_asks_for_one_write_with_coordinates(lake: Lake) -> None:
         writer.write(lake.rows(call))
 
 
+def test_a_recomputation_replaces_what_a_checkpoint_has(lake: Lake) -> None:
+    lake.batch(0, code="1")
+    sequence = lake.checkpoint("n1")
+    rows = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
+    before, number = lake.read(sequence), lake.begin(sequence)
+    with pytest.raises(SinkError, match=r"column code is string, and .* has it as integer"):
+        lake.revision(sequence, number, "*", "'1' AS code")
+    with pytest.raises(SinkError, match="the rows have no column offset"):
+        lake.revision(sequence, number, "topic", "partition")
+    dropped = lake.revision(sequence, number, "*", "3 AS code")
+    dropped.drop()
+    number = lake.begin(sequence)
+    revision = lake.revision(sequence, number, "*", "2 AS code")
+    assert lake.read(sequence) == before
+    revision.replace(lake.wanted(sequence, number))
+    assert lake.read(sequence) == before
+    again = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
+    assert [row[0] for row in again.select("code").distinct().collect()] == [2]
+    # Who has started to read what was published goes on.
+    assert [row[0] for row in rows.select("code").distinct().collect()] == [1]
+
+
 @pytest.mark.long
 def test_small_files_are_put_together(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path / "out", file_size=MIB)

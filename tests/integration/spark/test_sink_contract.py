@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.sinks.custom import CompleteCheckpoint, CustomSink, Reset, SinkOwner
+from airflow_kcr.sinks.custom import AcceptedBatch, CompleteCheckpoint, CustomSink, Reset, SinkOwner
 from airflow_kcr.sinks.custom.suite import SinkContract
 from airflow_kcr.spark import BatchContext
 
@@ -135,12 +135,23 @@ class Listing(CustomSink):
 
     def publish(self, checkpoint: CompleteCheckpoint) -> None:
         for batch in checkpoint.batches:
-            counts = {(p.topic, p.partition, o) for p, r in batch.ranges.items() for o in range(r.from_, r.to)}
+            counts = self.records_of(batch)
             self.show([row for row in self.kept[batch.batch_id] if row in counts])
 
     def rollback(self, reset: Reset) -> None:
         if reset.undone:
             self.visible[:] = [row for row in self.visible if row[2] < min(reset.resume.values())]
+
+    def replace(self, old: CompleteCheckpoint, new: CompleteCheckpoint) -> None:
+        rows = [row for batch in new.batches for row in self.kept[batch.batch_id]]
+        for batch in old.batches:
+            records = self.records_of(batch)
+            self.visible[:] = [row for row in self.visible if row not in records]
+            self.kept[batch.batch_id] = [row for row in rows if row in records]
+            self.visible.extend(self.kept[batch.batch_id])
+
+    def records_of(self, batch: AcceptedBatch) -> set[tuple[str, int, int]]:
+        return {(p.topic, p.partition, o) for p, r in batch.ranges.items() for o in range(r.from_, r.to)}
 
     def show(self, rows: list[tuple[str, int, int]]) -> None:
         self.visible.extend(row for row in rows if row not in self.visible)
@@ -186,7 +197,27 @@ class TakesAnyTarget(Listing):
         pass
 
 
+class ReplacesNothing(Listing):
+    def replace(self, old: CompleteCheckpoint, new: CompleteCheckpoint) -> None:
+        pass
+
+
+class AddsWhatIsRecomputed(ShowsTwice):
+    def replace(self, old: CompleteCheckpoint, new: CompleteCheckpoint) -> None:
+        self.publish(new)
+
+
+class ForgetsWhatItReplaced(Listing):
+    def replace(self, old: CompleteCheckpoint, new: CompleteCheckpoint) -> None:
+        kept = dict(self.kept)
+        super().replace(old, new)
+        self.kept |= kept
+
+
 FAULTS = {
+    ReplacesNothing: "test_what_is_recomputed_takes_the_place_of_what_was_published",
+    AddsWhatIsRecomputed: "test_replacing_again_changes_nothing",
+    ForgetsWhatItReplaced: "test_a_late_publisher_does_not_bring_back_what_was_replaced",
     TakesAnyTarget: "test_a_target_of_an_earlier_region_of_the_name_is_refused",
     ShowsTwice: "test_publishing_again_changes_nothing",
     ShowsAtOnce: "test_nothing_is_shown_before_its_checkpoint",

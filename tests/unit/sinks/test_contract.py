@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset, Timeline
-from airflow_kcr.sinks.contract import Sink
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Offset, Timeline
+from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
+from airflow_kcr.sinks.contract import Revision, Sink
 from airflow_kcr.sinks.group import GroupSinks
 from airflow_kcr.store.regions import RegionStore
 from tests.support.runtime_fakes import FakeSinks, p
@@ -26,6 +27,9 @@ class FakeSink(FakeSinks, Sink):
 
     def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], object]:
         raise AssertionError("nothing is written")
+
+    def revised(self, checkpoint: CompleteCheckpoint, number: EventNumber) -> Revision:
+        raise AssertionError("nothing is recomputed")
 
 
 def test_a_reset_reaches_every_sink_and_answers_what_one_of_them_knows() -> None:

@@ -2,25 +2,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
-from airflow_kcr.errors import ConfigurationError, PipelineUnusable, SinkError, SpecError
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, PipelineUnusable, SinkError, SpecError
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.values import UNDECLARED, CheckpointNumber, Epoch, GroupId, Offset, RegionId, Timeline
-from airflow_kcr.sinks.custom import CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
+from airflow_kcr.protocol.values import (
+    UNDECLARED,
+    CheckpointNumber,
+    Epoch,
+    EventNumber,
+    GroupId,
+    Offset,
+    RegionId,
+    Timeline,
+)
+from airflow_kcr.sinks.custom import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Reset, SinkOwner
 from airflow_kcr.sinks.custom.adapters import MemberCustomSink
 from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
 from airflow_kcr.sinks.group import GroupSinks, checked_sinks, opened_sinks
 from airflow_kcr.sinks.kinds.custom import DeclaredCustom
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
-from tests.support.runtime_fakes import p
+from tests.support.runtime_fakes import CALL, p
 from tests.unit.spec.examples import group, small
 
 MODULE = """
@@ -281,3 +290,67 @@ def test_a_member_of_its_group_writes_and_is_asked_one_of_another_only_publishes
     assert [type(told).__name__ for told in sink.told] == ["int", "CheckpointContents"]
     sink.fenced = True
     assert own.fenced
+
+
+# -- recomputed ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Replacing(Told):
+    """A sink that can replace output."""
+
+    def replace(self, old: CompleteCheckpoint, new: CompleteCheckpoint) -> None:
+        self._note((old, new))
+
+
+ROWS = SimpleNamespace(
+    columns=["topic", "partition", "offset"],
+    schema=SimpleNamespace(simpleString=lambda: "…"),
+    toDF=lambda *names: None,
+)
+
+
+def wanted() -> None:
+    """It is."""
+
+
+def test_one_without_the_method_for_that_is_refused_by_its_name(own_sink: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"sink out of group g can't be .*: Told has no method replace\(old, "):
+        member(Told(), own_sink).revised(contents(), EventNumber(7))
+
+
+def test_it_is_told_which_batches_take_the_place_of_others(own_sink: Path) -> None:
+    sink, old = Replacing(), contents()
+    revision = member(sink, own_sink).revised(old, EventNumber(7))
+    rest = revision.write(ROWS, CALL)  # type: ignore[arg-type]
+    revision.write(ROWS, replace(CALL, batch=values.BatchId("failed later")))  # type: ignore[arg-type]
+    rest()
+    asked: list[object] = []
+    revision.replace(lambda: asked.append(list(sink.told)))
+    # It is asked whether that is wanted once everything was written, and right before.
+    assert asked == [["write", "write"]]
+    batch = AcceptedBatch(
+        batch_id=CALL.batch,
+        epoch=CALL.epoch,
+        checkpoint=old.id,
+        ranges={place.topic_partition: range_ for place, range_ in CALL.ranges.items()},
+        is_whole=True,
+    )
+    assert sink.told[2:] == [(old, replace(old, batches=(batch,), recomputation=7))]
+
+
+def test_what_is_not_wanted_any_more_does_not_reach_it(own_sink: Path) -> None:
+    sink = Replacing()
+
+    def refused() -> None:
+        raise CheckpointNotUsable("a reset has undone it")
+
+    with pytest.raises(CheckpointNotUsable):
+        member(sink, own_sink).revised(contents(), EventNumber(7)).replace(refused)
+    assert sink.told == []
+
+
+def test_what_its_code_raises_at_a_replacement_is_told_as_that(own_sink: Path) -> None:
+    revision = member(Replacing(failure=OSError(28, "disk full")), own_sink).revised(contents(), EventNumber(7))
+    with pytest.raises(SinkError, match="could not replace the output of checkpoint 2: OSError: No space left on"):
+        revision.replace(wanted)

@@ -67,6 +67,11 @@ def lived(files: Files, chance: Random, *kinds: str) -> Iterator[str]:
                 driver.crash(driver.member(0))
                 driver.recover()
                 files.sink.reset(files.reset_order())
+            case "recompute":
+                rows = driver.region.checkpoints
+                known = [s for s in files.manifests() if rows[s].state is CheckpointState.PUBLISHED]
+                if known:
+                    files.recompute(chance.choice(known), copies=1, request_id=f"r{step}")
             case "reset":
                 scope = EVERYTHING if chance.random() < 0.5 else parse_scope(topics=["t:1,2"])
                 driver.reset(target(chance, files), scope=scope)
@@ -102,7 +107,9 @@ def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path
     chance, rules = Random(seed), RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=3))
     files = grown(Driver(rules=rules), tmp_path / "out", file_size)
     given_up: Counter[Record] = Counter()
-    for kind in lived(files, chance, "batch", "batch", "checkpoint", "checkpoint", "restart", "reset", "clean"):
+    for kind in lived(
+        files, chance, "batch", "batch", "checkpoint", "checkpoint", "restart", "reset", "clean", "recompute"
+    ):
         if kind == "checkpoint":
             check(files, given_up)
         if kind == "clean":
@@ -111,7 +118,7 @@ def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path
     files.clean()
     check(files, given_up)
     needed = {file.path for manifest in files.manifests().values() for file in manifest.files}
-    assert {path for path in files.data_files() - needed if path.startswith("data/")} == set()
+    assert {path for path in files.data_files() - needed if path.startswith(("data/", "revisions/"))} == set()
 
 
 def check(files: Files, given_up: Counter[Record]) -> None:
@@ -128,7 +135,9 @@ def check(files: Files, given_up: Counter[Record]) -> None:
 def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: Delivery, file_size: int) -> None:
     chance, driver = Random(seed), Driver(delivery=delivery)
     files = grown(driver, tmp_path / "out", file_size)
-    for kind in lived(files, chance, "batch", "batch", "batch", "checkpoint", "checkpoint", "restart", "reset"):
+    for kind in lived(
+        files, chance, "batch", "batch", "batch", "checkpoint", "checkpoint", "restart", "reset", "recompute"
+    ):
         if kind == "checkpoint":
             assert files.records() == accepted_records(files)
     ends = {p: int(c.position or 0) for p, c in driver.region.claims.items()}

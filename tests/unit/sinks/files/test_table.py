@@ -14,6 +14,7 @@ from random import Random
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.protocol.region.commands import FinishRecomputation
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToInitial
@@ -233,7 +234,7 @@ def test_whatever_happens_the_table_shows_the_checkpoints_in_force(tmp_path: Pat
             raise Killed(step)
 
     for step in range(STEPS):
-        match chance.choice(("batch", "batch", "checkpoint", "checkpoint", "reset", "clean")):
+        match chance.choice(("batch", "batch", "checkpoint", "checkpoint", "reset", "clean", "recompute")):
             case "batch":
                 tabled.both(chance.randrange(1, 30))
             case "checkpoint":
@@ -243,6 +244,9 @@ def test_whatever_happens_the_table_shows_the_checkpoints_in_force(tmp_path: Pat
                 driver.publish()
             case "clean":
                 files.clean()
+            case "recompute":
+                for sequence in sorted(files.manifests())[-1:]:
+                    attempt(partial(recompute, files, sequence, f"r{step}"), tabled, kill)
             case _:
                 scope = EVERYTHING if chance.random() < 0.5 else parse_scope(topics=["t:1,2"])
                 driver.reset(ShiftBy(by=-chance.randrange(1, 90)), scope=scope)
@@ -252,6 +256,12 @@ def test_whatever_happens_the_table_shows_the_checkpoints_in_force(tmp_path: Pat
                 driver.finish_reset()
         assert max(tabled.rows.records().values(), default=1) == 1
         assert tabled.is_in_force()
+
+
+def recompute(files: Files, sequence: CheckpointNumber, request_id: str, sink: FileSink) -> None:
+    number = files.begin(sequence, request_id)
+    files.revision(sequence, number, 1, sink).replace(files.wanted(sequence, number))
+    files.driver.handle(FinishRecomputation(sequence=sequence, number=number, batches=()))
 
 
 def publish(sequence: CheckpointNumber, sink: FileSink) -> None:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -19,6 +20,9 @@ from airflow_kcr.sinks.postgres.target import Target
 from airflow_kcr.spark.context import SinkWriter, finish
 from tests.support.runtime_fakes import CALL
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 STAGING = Staging(schema="a.b", table='t"x', columns=())
 
 
@@ -31,14 +35,12 @@ def sink(url: str = "postgresql://kcr:pass@db:5433/air?sslmode=require", name: s
     return PostgresSink(target, url, Timeouts())
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A type of Spark, as far as it is asked."""
-
-    name: str
-
-    def simpleString(self) -> str:
-        return self.name
+def rows(*names: str) -> DataFrame:
+    """A DataFrame of integers, as far as its columns are asked for."""
+    kind = SimpleNamespace(simpleString=lambda: "int")
+    fields = [SimpleNamespace(name=name, dataType=kind) for name in names]
+    schema = SimpleNamespace(fields=fields, simpleString=lambda: "…")
+    return cast("DataFrame", SimpleNamespace(columns=list(names), schema=schema))
 
 
 class TestTypes:
@@ -75,17 +77,16 @@ class TestTypes:
 
 class TestColumns:
     def test_are_those_beside_the_coordinates(self) -> None:
-        names = ["topic", "partition", "offset", "b", "a"]
-        found = columns_of("…", names, dict.fromkeys(names, Kind("int")))  # type: ignore[arg-type]
+        found = columns_of(rows("topic", "partition", "offset", "b", "a"))
         assert list(found.items()) == [("b", "integer"), ("a", "integer")]
 
     def test_without_coordinates_are_refused(self) -> None:
         with pytest.raises(SinkError, match="no column topic, offset"):
-            columns_of("…", ["partition"], {})
+            columns_of(rows("partition"))
 
     def test_that_are_there_twice_are_refused(self) -> None:
         with pytest.raises(SinkError, match="column a is there twice"):
-            columns_of("…", ["topic", "partition", "offset", "a", "a"], {})
+            columns_of(rows("topic", "partition", "offset", "a", "a"))
 
 
 class TestWriterOptions:
