@@ -9,6 +9,7 @@ from __future__ import annotations
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
 from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
+from airflow_kcr.api.recomputations import RecomputationView
 from airflow_kcr.api.region import Region
 from airflow_kcr.api.regions import Cluster, Clusters, opened, regions, store_url
 from airflow_kcr.api.reset_views import ResetView
@@ -34,6 +35,7 @@ __all__ = [
     "MemberView",
     "Plan",
     "Progress",
+    "RecomputationView",
     "RecordView",
     "Region",
     "RegionSummary",

@@ -10,7 +10,7 @@ from typing import Final, Self
 from airflow_kcr.api import partitions
 from airflow_kcr.api.regions import Handle
 from airflow_kcr.api.views import AnswerColumns, View
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import completion, plans, resets, retention, timelines
 from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
@@ -18,7 +18,18 @@ from airflow_kcr.protocol.region.commands import PinCheckpoint, RetireCheckpoint
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId, TopicId, format_instant
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    GroupPartition,
+    Offset,
+    RequestId,
+    TopicId,
+    checked_instant,
+    format_instant,
+)
+
+_NEXT: Final = timedelta(microseconds=1)
+"""The least that a boundary is later than another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +50,7 @@ class CheckpointSummary(View):
         ("finished_at", lambda c: c.checkpoint.finished_at),
         ("published_at", lambda c: c.checkpoint.published_at),
         ("pinned_as", lambda c: c.checkpoint.pinned_as or None),
+        ("revision", lambda c: c.checkpoint.revision),
         ("kept_because", lambda c: c.kept or None),
         ("unreachable", lambda c: None if c.reach is None else c.reach.is_unreachable),
         ("overtaken_at", lambda c: None if c.reach is None else c.reach.overtaken_at),
@@ -95,6 +107,7 @@ class CheckpointView(View):
         ("state", lambda c: c.checkpoint.state),
         ("boundary", lambda c: c.checkpoint.boundary),
         ("inexact", lambda c: bool(c.checkpoint.inexact)),
+        ("revision", lambda c: c.checkpoint.revision),
         ("requested_by", lambda c: {"dag_id": c.requester.dag_id or None, "run_id": c.requester.run_id or None}),
         (
             "offsets",
@@ -350,6 +363,28 @@ class RegionCheckpoints(Handle):
         """
         region = self.read()
         return CheckpointView.of(region, plans.of_run(region, dag_id, run_id))
+
+    def between(self, after: datetime, up_to: datetime) -> tuple[int, ...]:
+        """Return the current checkpoints that were aligned to a boundary between two instants, oldest first.
+
+        Args:
+            after: the first of them is of a later boundary.
+            up_to: the last of them is of this boundary or an earlier one.
+
+        Raises:
+            UnknownCheckpoint: there is none.
+        """
+        region, found = self.read(), list[int]()
+        row = region.archive.covering(checked_instant(after) + _NEXT)
+        while row is not None and row.boundary is not None and row.boundary <= up_to:
+            found.append(row.sequence)
+            row = region.archive.covering(row.boundary + _NEXT)
+        if not found:
+            raise UnknownCheckpoint(
+                f"region {self.name} has no checkpoint of a boundary after {format_instant(after)}, at most "
+                f"{format_instant(up_to)}"
+            )
+        return tuple(found)
 
     def number_of_run(self, dag_id: str, run_id: str) -> int:
         """Return the number of the newest current checkpoint that a DAG run has, also where it is retired.

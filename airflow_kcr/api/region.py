@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self
 
 from airflow_kcr import goals, verbs
-from airflow_kcr.api import ledger, partitions, runs, specs, waiting
+from airflow_kcr.api import ledger, partitions, recomputations, runs, specs, waiting
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
     RegionCheckpoints,
@@ -256,6 +256,30 @@ class Region:
         if not run.is_done_at_rest():
             run.start()
         return self.checkpoint_request(run.request_id)
+
+    def recompute(
+        self,
+        sequence: int,
+        *,
+        groups: Sequence[str] = (),
+        request_id: str | None = None,
+        consent_upsert: bool = False,
+    ) -> recomputations.RegionRecomputation:
+        """Return the recomputation of a checkpoint, of which nothing was asked yet: for a process that reads records.
+
+        `kcr recompute` is that process; `driver.recompute` has it in Python.
+
+        Args:
+            sequence: of a published checkpoint.
+            groups: whose output is replaced; none: that of all groups.
+            request_id: names it, so that asking again finds it; absent: a new one.
+            consent_upsert: recompute tables of mode `upsert` although rows that were overwritten don't come back.
+        """
+        handle = Handle(self._store, self.name, self._clusters, self._requester)
+        name = values.RequestId(request_id or f"recompute:{uuid.uuid4()}")
+        return recomputations.RegionRecomputation(
+            handle, values.CheckpointNumber(sequence), groups, name, consent_upsert=consent_upsert
+        )
 
     def checkpoint_request(self, request_id: str) -> CheckpointRequestView:
         """Return where the request of a request id stands.

@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from airflow_kcr.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_kcr.api import Region
+    from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.spec import RegionSpec
     from airflow_kcr.store.regions import RegionStore
 
@@ -75,3 +78,22 @@ def user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return ""
+
+
+def dag_run_named(text: str | None) -> str | None:
+    """Return an option's value, the name of a DAG run as `DAG_ID/RUN_ID`, or nothing.
+
+    Raises:
+        BadParameter: it is not of that form.
+    """
+    if text and not all(text.partition("/")[::2]):
+        raise typer.BadParameter("write DAG_ID/RUN_ID")
+    return text
+
+
+def requester(dag_run: str) -> Requester:
+    """Return who asks: a DAG run that is named, or the user."""
+    from airflow_kcr.protocol.region.rows import Requester
+
+    dag_id, _, run_id = dag_run.partition("/")
+    return Requester(who="airflow", dag_id=dag_id, run_id=run_id) if dag_run else Requester(who=user())

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from airflow_kcr.cli import member, options
 from airflow_kcr.cli.endings import reported
+from airflow_kcr.cli.inputs import dag_run_named, requester
 from airflow_kcr.cli.region import checkpoint_request
 from airflow_kcr.cli.results import show
 from airflow_kcr.protocol.values import region_name
-
-if TYPE_CHECKING:
-    from airflow_kcr.protocol.region.rows import Requester
 
 NOW = "now"
 
 
 def _until(text: str) -> datetime | None:
     return None if text == NOW else options.instant(text)
-
-
-def _dag_run(text: str) -> str:
-    if text and not all(text.partition("/")[::2]):
-        raise typer.BadParameter("write DAG_ID/RUN_ID")
-    return text
 
 
 @reported
@@ -56,7 +48,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
             "--dag-run",
             metavar="DAG_ID/RUN_ID",
             help="The DAG run that asks, as the history and the checkpoint will name it. Airflow's tasks set it.",
-            callback=_dag_run,
+            callback=dag_run_named,
         ),
     ] = "",
     takeover: member.Takeover = False,
@@ -83,7 +75,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
 
     instant, name = _until(until), region_name(region)
     with opened(store) as found:
-        wanted = Region(name, found, requester=_requester(dag_run)).prepared_run(
+        wanted = Region(name, found, requester=requester(dag_run)).prepared_run(
             instant, request_id=request_id or f"run:{uuid.uuid4()}", allow_inexact=allow_inexact
         )
         members = MemberRun(
@@ -95,11 +87,3 @@ def run(  # noqa: PLR0913 (options are named where they are used)
             reading=options.settings_of(read_option),
         )
         show(checkpoint_request(run_region(found, members, start_within=start_within)), output)
-
-
-def _requester(dag_run: str) -> Requester:
-    from airflow_kcr.cli.inputs import user
-    from airflow_kcr.protocol.region.rows import Requester
-
-    dag_id, _, run_id = dag_run.partition("/")
-    return Requester(who="airflow", dag_id=dag_id, run_id=run_id) if dag_run else Requester(who=user())

@@ -157,7 +157,7 @@ def preparing(
         with failures.reported(revision, digest):
             taken = store.taken(run.region)
             parts = {group: load(spec, group, environ, region_id=region.region_id, taken=taken) for group in run.groups}
-            clusters = _of_each_cluster(parts, lambda kafka: stack.enter_context(reader_with(kafka)))
+            clusters = of_each_cluster(parts, lambda kafka: stack.enter_context(reader_with(kafka)))
             # Before anything joins: in a group that is another region's, these members would be the foreign consumers.
             ids = {group: cluster.logs.cluster_id() for group, cluster in clusters.items()}
             store.handle(run.region, ReportClusters(found=ids))
@@ -177,7 +177,7 @@ def preparing(
         )
 
 
-def _of_each_cluster(parts: Mapping[GroupId, Parts], open_: Callable[[Mapping[str, str]], T]) -> dict[GroupId, T]:
+def of_each_cluster(parts: Mapping[GroupId, Parts], open_: Callable[[Mapping[str, str]], T]) -> dict[GroupId, T]:
     """Return what is opened for each group's cluster, once for groups with the same settings: it is a process."""
     opened: dict[tuple[tuple[str, str], ...], T] = {}
     found: dict[GroupId, T] = {}
@@ -248,7 +248,7 @@ def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> P
     spec = stored_spec(region.spec.text)
     if any(one.takes_effect is not TakesEffect.AT_ONCE for one in differences(prepared.spec, spec)):
         return prepared
-    member_pool.adopt(spec.rules().checkpoint, _limits(spec), region.spec.revision)
+    member_pool.adopt(spec.rules().checkpoint, limits_of(spec), region.spec.revision)
     _LOG.info("region %s: its spec has changed, the members follow", prepared.run.region)
     return replace(prepared, spec=spec, revision=region.spec.revision, digest=region.spec.digest)
 
@@ -269,7 +269,7 @@ def hosting(
     run = prepared.run
     with ExitStack() as stack:
         # Not the readers': a call about a group may take all of its time, and no checkpoint waits for that.
-        logs = _of_each_cluster(
+        logs = of_each_cluster(
             prepared.parts, lambda kafka: BrokerLogs(stack.enter_context(AdminProcess(admin_settings(kafka))))
         )
         with failures.reported(prepared.revision, prepared.digest):
@@ -281,7 +281,7 @@ def hosting(
             sinks = {g: opened_sinks(parts.sinks, g, spark, store) for g, parts in prepared.parts.items()}
         renewals = Renewals(store, boot_time)
         stack.callback(renewals.end)
-        application = _application(spark)
+        application = application_of(spark)
         _start(store, run)
         hosts: list[MemberHost] = []
         for group, its in logs.items():
@@ -348,7 +348,7 @@ def fetch_for(groups: str, partitions: int, memory: int) -> int:
     return fetch
 
 
-def _application(spark: SparkSession) -> RunningApplication:
+def application_of(spark: SparkSession) -> RunningApplication:
     """Return this process's application: its id, page, host and process."""
     state = process_state(os.getpid())
     return RunningApplication(
@@ -409,25 +409,33 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         version=__version__,
         spec_revision=prepared.revision,
     )
-    return MemberHost(who, rules.checkpoint, _limits(spec), world)
+    return MemberHost(who, rules.checkpoint, limits_of(spec), world)
 
 
 def source_of(prepared: Prepared, member: MemberId) -> Source:
     """Return where and how a member of a run reads its batches."""
-    given = prepared.parts[member.group].kafka
-    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(given).items()}
-    # As its consumer in the group: a quota of the one is a quota of the other.
-    prefix = given.get("client.id", PREFIX)
-    kafka["client.id"] = client_id(prepared.run.region, member, prefix)
     return Source(
         region=prepared.run.region,
         region_id=prepared.region_id,
         member=member,
-        kafka=kafka,
+        kafka=connector_settings(prepared.run.region, member, prepared.parts[member.group].kafka),
         options=prepared.run.reading,
         fetch=prepared.fetch,
         ends_within=prepared.spec.rules().timeouts.process_end_limit,
     )
+
+
+def connector_settings(region: RegionName, member: MemberId, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the connector that reads for a member.
+
+    Args:
+        region: its region.
+        member: who reads; as its consumer in the group, so that a quota of the one is a quota of the other.
+        given: the client settings of the group's cluster.
+    """
+    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(given).items()}
+    kafka["client.id"] = client_id(region, member, given.get("client.id", PREFIX))
+    return kafka
 
 
 def _ask(spark: SparkSession) -> int:
@@ -443,7 +451,8 @@ def _warm_up(prepared: Prepared, group: GroupId, spark: SparkSession, logs: Brok
     return warm_up(spark, source, logs.bounds(rules.partitions(logs.topics())), imports)
 
 
-def _limits(spec: RegionSpec) -> Limits:
+def limits_of(spec: RegionSpec) -> Limits:
+    """Return what a batch may be, as a spec has it."""
     return Limits(
         target=spec.batch.target,
         least=spec.batch.min_records,

@@ -70,7 +70,7 @@ def run_members(
             stay: it was refused, another process took its place, or it failed.
     """
     console = Console(stderr=True)
-    _log_to(console)
+    log_to(console)
     task = Task(request_id=until_request) if until_request else Task.from_environment(environ)
     parent_watchdog = ParentWatchdog(store, run.region, task=task, end_process=end_at_once)
     watch = Watch(Pulse(environ), end_at_once)
@@ -223,7 +223,7 @@ def _raise_for(ends: dict[MemberId, Ended]) -> None:
         raise RefusedError(f"another process has taken the place of {who}; this one has stopped and written nothing")
 
 
-def _log_to(console: Console) -> None:
+def log_to(console: Console) -> None:
     """Log to standard error, above the table of a terminal; leave a logging setup that exists alone."""
     if not logging.getLogger().handlers:
         if console.is_terminal:

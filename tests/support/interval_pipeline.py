@@ -1,28 +1,51 @@
-"""A pipeline of runs: it writes the values of records, and kills its own process once where it is told to."""
+"""A pipeline of runs: it writes the values of records; it waits, or kills its own process, where it is told to."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_kcr.spark.context import BatchContext
 
-KILL: str = "KCR_TESTS_KILL"
+KILL: Final = "KCR_TESTS_KILL"
 """The variable that names a file: while it is there, the next batch takes it away, writes, and dies."""
+
+GATE: Final = "KCR_TESTS_GATE"
+"""The variable that names a file: while it is there, a batch that has written waits, and says so (`at`) beside it."""
+
+SUFFIX: Final = "KCR_TESTS_SUFFIX"
+"""The variable whose value is appended to each value."""
+
+_WITHIN: Final = 250.0
 
 
 def process(rows: DataFrame, context: BatchContext) -> None:
     """Write the values."""
-    context.sinks["out"].write(rows.selectExpr("topic", "partition", "offset", "CAST(value AS string) AS value"))
+    from pyspark.sql import functions
+
+    values = rows.selectExpr("topic", "partition", "offset", "CAST(value AS string) AS value")
+    suffix = functions.lit(os.environ.get(SUFFIX, ""))
+    context.sinks["out"].write(values.withColumn("value", functions.concat("value", suffix)))
     path = Path(os.environ.get(KILL, "/nowhere"))
     if path.exists():
         path.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
+    gate, never, waited = Path(os.environ.get(GATE, "/nowhere")), threading.Event(), 0.0
+    while gate.exists() and waited < _WITHIN:
+        at(gate).touch()
+        never.wait(0.2)
+        waited += 0.2
+
+
+def at(gate: Path) -> Path:
+    """Return the file that says that a batch waits."""
+    return gate.with_suffix(".reached")
 
 
 def count(rows: DataFrame, context: BatchContext) -> None:

@@ -24,9 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
-            if item.get_closest_marker("timeout") is None:
-                # The first test's time has the start of the broker and of the JVM in it, on whatever CI there is.
-                item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture

@@ -1,0 +1,127 @@
+"""`kcr recompute`: the records of checkpoints once more, by the pipeline as it is now."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from airflow_kcr.cli import member, options
+from airflow_kcr.cli.endings import reported
+from airflow_kcr.cli.group import Groups
+from airflow_kcr.cli.inputs import dag_run_named, requester
+from airflow_kcr.cli.results import listed, show
+from airflow_kcr.protocol.values import region_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_kcr.api import Region
+
+_WHICH = "name the checkpoint: --checkpoint SEQUENCE, --run DAG_ID/RUN_ID, or --from TIME --to TIME; one of the three"
+
+
+@reported
+def recompute(  # noqa: PLR0913 (options are named where they are used)
+    region: options.Name,
+    store: options.Url,
+    checkpoint: Annotated[
+        int | None, typer.Option(metavar="SEQUENCE", min=1, help="Recompute this checkpoint.", show_default=False)
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DAG_ID/RUN_ID",
+            help="Recompute the checkpoint of this DAG run.",
+            callback=dag_run_named,
+            show_default=False,
+        ),
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="With --to: recompute every checkpoint whose boundary is after this instant.",
+            show_default=False,
+        ),
+    ] = None,
+    up_to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TIME", help="With --from: and at most this instant.", show_default=False),
+    ] = None,
+    group: Groups = None,
+    request_id: Annotated[
+        str | None,
+        typer.Option(help="Name the recomputation: a repeated call with the same id finds it, or begins it again."),
+    ] = None,
+    consent_upsert: Annotated[
+        bool,
+        typer.Option("--consent-upsert", help="Recompute tables of mode upsert, where overwritten rows don't return."),
+    ] = False,
+    dag_run: Annotated[
+        str,
+        typer.Option(
+            "--dag-run",
+            metavar="DAG_ID/RUN_ID",
+            help="The DAG run that asks, as the history will name it. Airflow's tasks set it.",
+            callback=dag_run_named,
+        ),
+    ] = "",
+    start_within: member.StartWithin = options.TEN_MINUTES,
+    master: member.Master = None,
+    conf: options.Conf = None,
+    read_option: member.Reading = None,
+    jars: member.Jars = None,
+    connector: member.Connector = None,
+    output: options.Output = None,
+) -> None:
+    """Recompute a checkpoint: process its records once more, and replace its output. Nothing else changes.
+
+    The pipeline and the sinks are those of the spec in force. Readers see the old output until all of the new one is
+    there. The region can run meanwhile, or rest: its members don't notice.
+
+    A checkpoint that a reset has undone can't be recomputed, nor one whose records are no longer in Kafka.
+
+    Example: kcr recompute flights --checkpoint 12 --master 'local[2]'
+
+    Example: kcr recompute flights --from 2026-01-01T00:00:00Z --to 2026-01-02T00:00:00Z
+    """
+    from airflow_kcr.api import RecomputationView, Region
+    from airflow_kcr.api.regions import opened
+    from airflow_kcr.driver.recompute import RecomputeRun
+    from airflow_kcr.driver.recompute import recompute as recomputed
+
+    if [checkpoint, run, after].count(None) != 2 or (after is None) != (up_to is None):
+        raise typer.BadParameter(_WHICH)
+    name, asked = region_name(region), request_id or f"recompute:{uuid.uuid4()}"
+    with opened(store) as found:
+        handle = Region(name, found, requester=requester(dag_run))
+        sequences = _sequences(handle, checkpoint, run, after, up_to)
+        views = [
+            recomputed(
+                found,
+                RecomputeRun(
+                    recomputation=handle.recompute(
+                        sequence, groups=group or (), request_id=asked, consent_upsert=consent_upsert
+                    ),
+                    spark=member.settings(f"kcr recompute {region}", master, conf, jars, connector),
+                    reading=options.settings_of(read_option),
+                ),
+                start_within=start_within,
+            )
+            for sequence in sequences
+        ]
+    show(listed(RecomputationView, views), output)
+
+
+def _sequences(
+    region: Region, checkpoint: int | None, run: str | None, after: str | None, up_to: str | None
+) -> Sequence[int]:
+    if checkpoint is not None:
+        return [checkpoint]
+    if run is not None:
+        dag_id, _, run_id = run.partition("/")
+        return [region.checkpoints.number_of_run(dag_id, run_id)]
+    return region.checkpoints.between(options.instant(after or ""), options.instant(up_to or ""))

@@ -1,0 +1,452 @@
+"""A process that recomputes one checkpoint: it reads the checkpoint's records once more, and replaces its output.
+
+It is no member: it joins no group and holds no partition, so that a region goes on beside it, or rests. Everything that
+can be wrong is found before anything runs: the checkpoint, the sinks, the pipeline, and whether the logs still have the
+records. What it makes is held back by the sinks until all of it is there (`sinks.contract.Revision`); so whenever this
+process dies, the old output stands, and another one begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+from airflow_kcr.api.group_readers import reader_with
+from airflow_kcr.api.recomputations import LEASE, RecomputationView, RegionRecomputation
+from airflow_kcr.driver.application import (
+    application_of,
+    connector_settings,
+    fetch_for,
+    limits_of,
+    of_each_cluster,
+)
+from airflow_kcr.driver.parent_watchdog import ParentWatchdog
+from airflow_kcr.driver.parts import Parts, load, sentence
+from airflow_kcr.driver.process import end_at_once, log_to
+from airflow_kcr.driver.starting import START_WITHIN, StartPatience
+from airflow_kcr.driver.task import RunningApplication, Task
+from airflow_kcr.driver.watch import Watch
+from airflow_kcr.errors import BatchFailed, CheckpointNotUsable, KcrError, RefusedError, StoreError
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region import recomputations, rows, timelines
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import (
+    BatchId,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    Offset,
+    Range,
+    TopicId,
+)
+from airflow_kcr.runtime.planner import BatchSize, shares
+from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
+from airflow_kcr.sinks.contract import Revision, SinkOfBatch, SparkNeeds
+from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
+from airflow_kcr.sinks.group import spark_needs
+from airflow_kcr.spark.causes import essential_line
+from airflow_kcr.spark.engine import SparkEngine
+from airflow_kcr.spark.pulse import Pulse
+from airflow_kcr.spark.reads import Source
+from airflow_kcr.spark.session import SparkSettings, executor_memory, open_session, stop_session
+from airflow_kcr.spec import RegionSpec, stored_spec
+from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+
+_RENEWALS: Final = LEASE.total_seconds() / 6
+"""Seconds between two renewals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeRun:
+    """What is recomputed, and how Spark is started for it."""
+
+    recomputation: RegionRecomputation
+    spark: SparkSettings
+    reading: Mapping[str, str] = field(default_factory=dict)
+    """Options of Spark's Kafka connector, over those of the project."""
+
+
+def recompute(
+    store: RegionStore,
+    run: RecomputeRun,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    start_within: timedelta = START_WITHIN,
+) -> RecomputationView:
+    """Recompute a checkpoint, and return the recomputation; one that is done already is found, and nothing runs.
+
+    Args:
+        store: where the region is.
+        run: what is wanted.
+        environ: where references of the spec are looked up; it says which task this works for, where it does.
+        start_within: how long it waits while the store, a broker or a sink's database is away.
+
+    Raises:
+        UnknownRegion, UnknownCheckpoint, CheckpointNotUsable, RecomputationRefused, UpsertNeedsConsent: as for
+            `RegionRecomputation.begin`; or the logs have lost records of it, or a reset has undone it meanwhile.
+        ConfigurationError: the pipeline or a setting is unusable, or a sink can't replace what it has shown.
+        BatchFailed: the pipeline failed; nothing was replaced.
+        SinkError: a sink refused; the message says whether anything was replaced.
+    """
+    log_to(Console(stderr=True))
+    recomputation = run.recomputation
+    patience = StartPatience(recomputation.region, start_within)
+    watch = Watch(Pulse(environ), end_at_once)
+    task = Task.from_environment(environ)
+    watchdog = ParentWatchdog(store, recomputation.region, task=task, end_process=end_at_once)
+    with watchdog.watching(), watch.watching(), _terminated():
+        done = patience.answered(recomputation.done)
+        if done is not None:
+            return done
+        found = patience.answered(partial(_found, store, recomputation, environ))
+        wanted = {p: ranges for its in found.ranges.values() for p, ranges in its.items()}
+        begun = patience.answered(partial(recomputation.begin, wanted))
+        try:
+            with ExitStack() as stack:
+                tell = _to_task if task is not None else _to_none
+                batches = _Recomputing(store, run, found, begun.number, watch, stack, tell).carried_out()
+                return recomputation.finish(batches)
+        except BaseException as error:
+            _give_up(recomputation, error)
+            raise
+
+
+def _to_task(application: RunningApplication) -> None:
+    """Tell the task which application this is, for its link to Spark's page."""
+    sys.stdout.write(f"{application.line()}\n")
+    sys.stdout.flush()
+
+
+def _to_none(application: RunningApplication) -> None:
+    """There is no task to tell."""
+
+
+def _give_up(recomputation: RegionRecomputation, error: BaseException) -> None:
+    """Tell the store that it came to nothing, so that another one need not wait; where that fails, it will."""
+    is_told = isinstance(error, SystemExit | KeyboardInterrupt)
+    why = (
+        sentence(error)
+        if isinstance(error, KcrError)
+        else "its process was ended"
+        if is_told
+        else essential_line(error)
+    )
+    try:
+        recomputation.fail(why)
+    except KcrError as away:
+        _LOG.warning("the store could not be told that the recomputation has ended: %s", away)
+
+
+@contextmanager
+def _terminated() -> Iterator[None]:
+    """Have SIGTERM end the process as an error does, so that it tells the store and drops what is held back."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What is recomputed, everything but Spark found in order."""
+
+    region: Region
+    spec: RegionSpec
+    checkpoint: rows.Checkpoint
+    parts: Mapping[GroupId, Parts]
+    contents: Mapping[GroupId, CheckpointContents]
+    ranges: Mapping[GroupId, Mapping[GroupPartition, tuple[Range, ...]]]
+    """What the checkpoint has of each group, ranges that follow each other joined."""
+
+
+def _found(store: RegionStore, recomputation: RegionRecomputation, environ: Mapping[str, str]) -> _Found:
+    """Return what there is to recompute.
+
+    Raises:
+        ConfigurationError, UpsertNeedsConsent: as `RegionRecomputation.groups`; the pipeline or a sink is unusable.
+        SinkError: a sink's database can't be reached.
+        CheckpointNotUsable: the logs have not got all of its records any more.
+        BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+    """
+    groups, name, sequence = recomputation.groups(), recomputation.region, recomputation.sequence
+    region, _ = store.read(name)
+    spec, ledger, taken = stored_spec(region.spec.text), RegionLedger(store, name), store.taken(name)
+    parts = {group: load(spec, group, environ, region_id=region.region_id, taken=taken) for group in groups}
+    contents = {group: ledger.contents(sequence, group) for group in groups}
+    ranges = {group: ranges_of(group, its) for group, its in contents.items()}
+    with ExitStack() as stack:
+        clusters = of_each_cluster(parts, lambda kafka: stack.enter_context(reader_with(kafka)))
+        topics = region.archive.topics(sequence)
+        for group, cluster in clusters.items():
+            logs = cluster.logs.bounds(ranges[group])
+            for partition, its in ranges[group].items():
+                require_there(partition, its, logs.get(partition), topics.get(partition, TopicId("")))
+    return _Found(
+        region=region,
+        spec=spec,
+        checkpoint=recomputations.replaceable(region, sequence),
+        parts=parts,
+        contents=contents,
+        ranges=ranges,
+    )
+
+
+def ranges_of(group: GroupId, checkpoint: CompleteCheckpoint) -> dict[GroupPartition, tuple[Range, ...]]:
+    """Return what a checkpoint has of a group by partition, in order, ranges that follow each other joined."""
+    found: dict[GroupPartition, list[Range]] = {}
+    for batch in checkpoint.batches:
+        for place, range_ in batch.ranges.items():
+            found.setdefault(GroupPartition(group, place.topic, place.partition), []).append(range_)
+    return {partition: tuple(joined(found[partition])) for partition in sorted(found)}
+
+
+def joined(ranges: Sequence[Range]) -> Iterator[Range]:
+    """Yield ranges in order, with those joined that follow each other."""
+    last: Range | None = None
+    for range_ in sorted(ranges):
+        if last is not None and range_.from_ == last.to:
+            last = Range(last.from_, range_.to)
+            continue
+        if last is not None:
+            yield last
+        last = range_
+    if last is not None:
+        yield last
+
+
+def require_there(partition: GroupPartition, ranges: Sequence[Range], log: LogBounds | None, topic_id: TopicId) -> None:
+    """Refuse ranges whose records are not in their log any more.
+
+    Args:
+        partition: whose.
+        ranges: in order, at least one.
+        log: as it was read now; None: the cluster has no such partition.
+        topic_id: of the topic when the checkpoint was made.
+
+    Raises:
+        CheckpointNotUsable: the log begins later, or it is of another topic.
+    """
+    wanted = f"the checkpoint's records of {partition}, from offset {ranges[0].from_} to {ranges[-1].to}"
+    if log is None:
+        raise CheckpointNotUsable(f"{wanted}, can't be read: the brokers have no such partition")
+    if timelines.is_recreated(topic_id, log.topic_id):
+        raise CheckpointNotUsable(f"{wanted}, can't be read: the topic was deleted and created again since")
+    if log.start > ranges[0].from_:
+        raise CheckpointNotUsable(
+            f"{wanted}, can't be read: the log begins at {log.start}, as retention or a deletion took what was before"
+        )
+    if log.end < ranges[-1].to:
+        raise CheckpointNotUsable(f"{wanted}, can't be read: the log ends at {log.end}; the brokers have lost records")
+
+
+class Backlog:
+    """What is still to be read.
+
+    Args:
+        ranges: by partition in order; batches don't cross their gaps.
+    """
+
+    def __init__(self, ranges: Mapping[GroupPartition, Sequence[Range]]) -> None:
+        self._left = {partition: list(its) for partition, its in ranges.items()}
+
+    def take(self, size: int) -> dict[GroupPartition, Range]:
+        """Return the ranges of the next batch, of every partition a share; none: all is taken.
+
+        Args:
+            size: how many records it may have, >= 1.
+        """
+        taken: dict[GroupPartition, Range] = {}
+        backlog = {partition: its[0].to - its[0].from_ for partition, its in self._left.items() if its}
+        for partition, count in shares(backlog, size).items():
+            first, *rest = self._left[partition]
+            cut = Offset(first.from_ + count)
+            taken[partition] = Range(first.from_, cut)
+            self._left[partition] = rest if cut == first.to else [Range(cut, first.to), *rest]
+        return taken
+
+
+class _Recomputing:
+    """A recomputation that runs: its application, its batches, and the thread that keeps it alive.
+
+    Args:
+        store: where the region is.
+        run: what is wanted.
+        found: what there is to recompute.
+        number: the recomputation's.
+        watch: of Spark's JVM.
+        stack: ends what was started.
+        tell: is told which application it is.
+    """
+
+    def __init__(
+        self,
+        store: RegionStore,
+        run: RecomputeRun,
+        found: _Found,
+        number: EventNumber,
+        watch: Watch,
+        stack: ExitStack,
+        tell: Callable[[RunningApplication], None],
+    ) -> None:
+        self._store, self._run, self._found, self._number = store, run, found, number
+        self._watch, self._stack, self._tell = watch, stack, tell
+        self._times = found.spec.rules().timeouts
+        self._lock = threading.Lock()
+        self._running: tuple[SparkEngine, BatchId, float] | None = None
+        """The batch that runs, by which engine, and since when."""
+
+        self._refusal: KcrError | None = None
+        """Why it was cancelled."""
+
+        self._over = threading.Event()
+
+    def carried_out(self) -> list[Mapping[GroupPartition, Range]]:
+        """Read everything once more and replace the output; return what was read, by batch."""
+        self._stack.callback(self._over.set)
+        threading.Thread(target=self._renew, name="renews the recomputation", daemon=True).start()
+        wanted = {group: its for group, its in self._found.ranges.items() if its}
+        if not wanted:
+            return []  # the checkpoint has nothing of these groups, so neither has any sink
+        revisions: list[Revision] = []
+        batches: list[Mapping[GroupPartition, Range]] = []
+        self._watch.begin(self._times.lease)
+        spark = self._session(wanted)
+        for group in wanted:
+            of_group = self._revisions(group, spark)
+            revisions += of_group.values()
+            batches += self._processed(group, spark, of_group)
+        self._require_going_on()
+        self._run.recomputation.wait_for_resets()
+        for revision in revisions:
+            revision.replace(self._run.recomputation.require_wanted)
+        return batches
+
+    def _session(self, wanted: Mapping[GroupId, Mapping[GroupPartition, Sequence[Range]]]) -> SparkSession:
+        settings, partitions = self._run.spark, sum(map(len, wanted.values()))
+        needs = SparkNeeds.of(spark_needs(self._found.spec, group) for group in wanted)
+        spark = open_session(needs.beside(replace(settings, consumers=settings.consumers or partitions)))
+        self._stack.callback(stop_session, spark)
+        self._tell(application_of(spark))
+        return spark
+
+    def _revisions(self, group: GroupId, spark: SparkSession) -> dict[str, Revision]:
+        """Return what holds the output of a group back, by the names of its sinks."""
+        contents, revisions = self._found.contents[group], dict[str, Revision]()
+        for declared in self._found.parts[group].sinks:
+            if declared.group == group:
+                sink = declared.open(spark, self._store)
+                revisions[declared.spec.name] = revision = sink.revised(contents, self._number)
+                self._stack.callback(revision.drop)
+        return revisions
+
+    def _processed(
+        self, group: GroupId, spark: SparkSession, revisions: Mapping[str, Revision]
+    ) -> Iterator[Mapping[GroupPartition, Range]]:
+        """Run the pipeline of a group over what the checkpoint has of it, and yield the ranges of each batch."""
+        found, member = self._found, MemberId(group, 0)
+        parts, ranges = found.parts[group], found.ranges[group]
+        source = Source(
+            region=self._run.recomputation.region,
+            region_id=found.region.region_id,
+            member=member,
+            kafka=connector_settings(self._run.recomputation.region, member, parts.kafka),
+            options=self._run.reading,
+            fetch=fetch_for(f"group {group}", len(ranges), executor_memory(spark)),
+            ends_within=self._times.process_end_limit,
+        )
+        engine = SparkEngine(
+            spark,
+            parts.pipeline,
+            source,
+            lambda call: {name: SinkOfBatch(revision, call) for name, revision in revisions.items()},
+        )
+        size, backlog = BatchSize.first(limits_of(found.spec)), Backlog(ranges)
+        while batch := backlog.take(size.records):
+            records, began = sum(r.to - r.from_ for r in batch.values()), time.monotonic()
+            self._require_going_on()
+            self._process(engine, member, batch)
+            size = size.after(records, time.monotonic() - began)
+            _LOG.info("group %s: %d offsets recomputed", group, records)
+            yield batch
+
+    def _process(self, engine: SparkEngine, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> None:
+        checkpoint = self._found.checkpoint
+        call = BatchCall(
+            region=self._run.recomputation.region,
+            member=member,
+            batch=BatchId(uuid.uuid4().hex),
+            epoch=self._found.region.epoch,
+            timeline=checkpoint.timeline,
+            sequence=checkpoint.sequence,
+            ranges=ranges,
+            progress=EMPTY,
+            boundary=checkpoint.boundary,
+        )
+        with self._lock:
+            self._running = engine, call.batch, time.monotonic()
+        try:
+            report = engine.run(call)
+        except KcrError:
+            self._require_going_on()
+            raise
+        finally:
+            with self._lock:
+                self._running = None
+        for warning in report.warnings:
+            _LOG.warning("%s", warning)
+
+    def _require_going_on(self) -> None:
+        """Raise why the recomputation was cancelled, if it was."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _renew(self) -> None:
+        """Say again and again that it lives; cancel it where it does not count any more, or a batch takes too long."""
+        while not self._over.wait(_RENEWALS):
+            try:
+                self._run.recomputation.renew()
+            except RefusedError as error:
+                self._cancel(error)
+                return
+            except StoreError as error:
+                _LOG.warning("the store could not be told that the recomputation lives, it is tried again: %s", error)
+            with self._lock:
+                running = self._running
+            if running is not None and time.monotonic() - running[2] > self._times.batch.total_seconds():
+                limit = f"{self._times.batch.total_seconds():g} s"
+                self._cancel(BatchFailed(f"a batch took longer than {limit} (batch.timeout); nothing was replaced"))
+                return
+
+    def _cancel(self, why: KcrError) -> None:
+        self._refusal = why
+        with self._lock:
+            running = self._running
+        if running is not None:
+            running[0].cancel(running[1])

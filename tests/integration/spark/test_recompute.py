@@ -1,0 +1,174 @@
+"""A checkpoint's records once more, by `kcr recompute` on a real broker, a real store and real Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import CheckpointNumber
+from tests.support.interval_pipeline import GATE, KILL, SUFFIX, at
+from tests.support.kafka import Kafka
+from tests.support.rested_region import NO_SPARK, WITHIN, RestedRegion, all_of, rested_region
+from tests.support.sink_tables import libpq
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.postgres]
+
+FIRST, SECOND = 2, 4
+HOUR = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
+
+
+@pytest.fixture
+def runs(kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]) -> Iterator[RestedRegion]:
+    """A region with the two checkpoints `FIRST` and `SECOND`."""
+    with rested_region(kafka, database_url, tmp_path / "target", connector_jars) as found:
+        twice(found)
+        yield found
+
+
+def twice(runs: RestedRegion) -> None:
+    """Carry two runs out, of twenty records each; each start takes a number, too."""
+    for number, (word, sequence) in enumerate((("first", FIRST), ("second", SECOND))):
+        runs.fill(word, HOUR + timedelta(minutes=number))
+        done = runs.run("--until", (HOUR + timedelta(minutes=number, seconds=30)).isoformat())
+        assert done["sequence"] == sequence
+
+
+def left(runs: RestedRegion) -> list[str]:
+    """What recomputations have left beside the table."""
+    with psycopg.connect(libpq(runs.table.url())) as connection:
+        found = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'kcr_revision%'").fetchall()
+    return [name for (name,) in found]
+
+
+def revision(runs: RestedRegion, sequence: int) -> int:
+    with Region(runs.name, runs.store) as region:
+        return region.checkpoints.show(sequence).checkpoint.revision
+
+
+def until(reached: Callable[[], bool], what: str) -> None:
+    deadline, never = time.monotonic() + WITHIN, threading.Event()
+    while not reached():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        never.wait(0.2)
+
+
+def test_its_output_is_replaced_and_nothing_else(runs: RestedRegion) -> None:
+    with Region(runs.name, runs.store) as region:
+        before = region.show()
+    runs.environ = {SUFFIX: "!"}
+    (answer,) = runs.recompute("--checkpoint", str(FIRST), "--request-id", "again")
+    assert (answer["state"], answer["revision"], answer["sequence"]) == ("done", 1, FIRST)
+    assert runs.rows() == all_of("first", suffix="!") + all_of("second")
+    assert left(runs) == []
+    # What is done is found, without Spark, and without the records.
+    assert runs.recompute("--checkpoint", str(FIRST), "--request-id", "again", spark=NO_SPARK) == [answer]
+    with Region(runs.name, runs.store) as region:
+        after = region.show()
+        assert (after.epoch, after.timeline, after.last_complete) == (
+            before.epoch,
+            before.timeline,
+            before.last_complete,
+        )
+    assert runs.at_rest()
+    # By the boundaries of both, once more; and the region goes on from where it was.
+    runs.environ = {SUFFIX: "?"}
+    times = ("--from", HOUR.isoformat(), "--to", (HOUR + timedelta(minutes=2)).isoformat())
+    assert [one["sequence"] for one in runs.recompute(*times)] == [FIRST, SECOND]
+    assert runs.rows() == all_of("first", "second", suffix="?")
+    runs.fill("third", HOUR + timedelta(minutes=5))
+    runs.run()
+    assert runs.rows() == all_of("first", "second", "third", suffix="?")
+    assert (revision(runs, FIRST), revision(runs, SECOND), revision(runs, 6)) == (2, 1, 0)
+    assert runs.at_rest()
+
+
+def test_what_can_not_be_recomputed_is_refused_and_changes_nothing(runs: RestedRegion) -> None:
+    with Region(runs.name, runs.store) as region:
+        before = region.counter()
+    group = ("--group", runs.group)
+    for options, status, why in (
+        ((), 2, "name the checkpoint"),
+        (("--checkpoint", str(FIRST), "--from", "2026-01-01T00:00:00Z"), 2, "one of the three"),
+        (("--checkpoint", "9", *group), 3, "no checkpoint 9"),
+        (("--checkpoint", str(FIRST)), 2, f"group {runs.name}-count has no sink"),
+        (("--checkpoint", str(FIRST), "--group", "strange"), 2, "has no group strange"),
+        (("--from", "2020-01-01T00:00:00Z", "--to", "2020-01-02T00:00:00Z"), 3, "no checkpoint of a boundary after"),
+    ):
+        ended, _, said = runs.kcr("recompute", runs.name, *options, *NO_SPARK)
+        assert (ended, why in " ".join(said.split())) == (status, True), said
+    runs.kafka.delete_records(runs.topic, {0: 1})
+    ended, _, said = runs.kcr("recompute", runs.name, "--checkpoint", str(FIRST), *group, *NO_SPARK)
+    assert (ended, "the log begins at 1" in " ".join(said.split())) == (3, True), said
+    with Region(runs.name, runs.store) as region:
+        assert region.counter() == before
+    assert runs.rows() == all_of("first", "second")
+
+
+@pytest.mark.long
+def test_one_that_is_killed_leaves_the_old_output_and_is_done_by_the_next_try(
+    runs: RestedRegion, tmp_path: Path
+) -> None:
+    kill = tmp_path / "kill"
+    kill.touch()
+    runs.environ = {KILL: str(kill), SUFFIX: "!"}
+    its = ("--checkpoint", str(SECOND), "--request-id", "again", "--group", runs.group, *runs.spark)
+    status, _, said = runs.kcr("recompute", runs.name, *its)
+    assert status < 0, said
+    assert runs.rows() == all_of("first", "second")
+    (answer,) = runs.recompute("--checkpoint", str(SECOND), "--request-id", "again")
+    assert answer["revision"] == 1
+    assert runs.rows() == all_of("first") + all_of("second", suffix="!")
+    assert left(runs) == []
+    assert runs.at_rest()
+
+
+@pytest.mark.long
+def test_a_reset_that_undoes_the_checkpoint_meanwhile_ends_it(runs: RestedRegion, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    runs.environ = {GATE: str(gate), SUFFIX: "!"}
+    process = runs.begun("recompute", runs.name, "--checkpoint", str(SECOND), "--group", runs.group, *runs.spark)
+    until(at(gate).exists, "a batch that recomputes")
+    with Region(runs.name, runs.store) as region:
+        wanted = ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(FIRST)))
+        region.resets.apply(region.resets.plan(wanted), "wrong code")
+    gate.unlink()
+    _, said = process.communicate(timeout=WITHIN)
+    assert process.returncode == 3, said
+    assert "was undone by a reset" in " ".join(said.split())
+    assert left(runs) == []
+    runs.environ = {SUFFIX: "?"}
+    runs.run()
+    assert runs.rows() == all_of("first") + all_of("second", suffix="?")
+    assert runs.at_rest()
+
+
+@pytest.mark.long
+def test_rows_of_a_table_of_mode_upsert_are_replaced_where_no_later_checkpoint_has_written(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    with rested_region(
+        kafka, database_url, tmp_path / "target", connector_jars, sink=", mode: upsert, key: [value]"
+    ) as runs:
+        with psycopg.connect(libpq(runs.table.url())) as connection:
+            connection.execute("ALTER TABLE out ADD PRIMARY KEY (value)")
+        twice(runs)
+        runs.fill("first", HOUR + timedelta(minutes=5))  # the same keys once more
+        runs.run()
+        ended, _, said = runs.kcr("recompute", runs.name, "--checkpoint", str(FIRST), "--group", runs.group, *NO_SPARK)
+        assert (ended, "--consent-upsert" in said) == (3, True), said
+        runs.recompute("--checkpoint", str(FIRST), "--consent-upsert")
+        with psycopg.connect(libpq(runs.table.url())) as connection:
+            found = connection.execute("SELECT split_part(value, ' ', 1), kcr_sequence FROM out").fetchall()
+        assert Counter(found) == {("first", 6): 20, ("second", SECOND): 20}
+        runs.recompute("--checkpoint", str(SECOND), "--consent-upsert")
+        assert runs.rows() == all_of("first", "second")

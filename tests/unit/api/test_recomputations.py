@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_kcr.api import Region
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RecomputationRefused, UpsertNeedsConsent
+from airflow_kcr.protocol.region import rows
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import CheckpointNumber, Offset, Range
+from tests.support.driver import Driver
+from tests.support.live_region import live_region
+
+SPEC = """\
+region: flights
+kafka: {bootstrap.servers: 'broker.invalid:9092'}
+groups:
+  - {group_id: g, topics: [t], members: 2, pipeline: 'jobs.flights:process', SINKS}
+timeouts: {lease: 60s}
+"""
+LAKE = "sinks: {out: {kind: custom, factory: 'jobs.lake:make'}}"
+TABLE = "delivery: exactly_once, sinks: {out: {kind: postgres, url: 'postgresql://h/d', table: t, MODE}}"
+
+
+@pytest.fixture
+def driver(database_url: str, request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """A region with two checkpoints, and the sinks that a test wants."""
+    sinks = getattr(request, "param", LAKE)
+    with live_region(database_url, SPEC.replace(", SINKS", f", {sinks}" if sinks else "")) as driver:
+        driver.up()
+        for name in ("first", "second"):
+            driver.process()
+            driver.checkpoint(name)
+        yield driver
+
+
+def region(driver: Driver) -> Region:
+    return Region(driver.name, driver.store, requester=rows.Requester(who="somebody"))
+
+
+def newest(driver: Driver) -> CheckpointNumber:
+    found = driver.region.restore_sequence
+    assert found is not None
+    return found
+
+
+def test_it_is_begun_kept_alive_and_done(driver: Driver) -> None:
+    wanted = region(driver).recompute(newest(driver), request_id="again")
+    assert wanted.done() is None
+    assert wanted.groups() == ("g",)
+    ranges = {p: (Range(Offset(10), Offset(20)),) for p in driver.region.claims}
+    begun = wanted.begin(ranges)
+    assert begun.requester.who == "somebody"
+    wanted.require_wanted()
+    wanted.wait_for_resets()
+    view = wanted.finish([{p: held for p, (held,) in ranges.items()}])
+    assert (view.to_json()["revision"], view.to_json()["state"]) == (1, "done")
+    again = region(driver).recompute(newest(driver), request_id="again").done()
+    assert again is not None
+    assert again.to_json() == view.to_json()
+    assert region(driver).verify().violations == ()
+
+
+def test_while_the_region_resets_nothing_may_be_shown(driver: Driver) -> None:
+    first = region(driver).checkpoints.list()[0].checkpoint.sequence
+    wanted = region(driver).recompute(first)
+    wanted.begin({})
+    driver.reset(ToCheckpoint(sequence=first))
+    driver.complete()
+    assert driver.region.state is rows.RegionState.RESETTING
+    with pytest.raises(RecomputationRefused, match=f"resets, and may undo checkpoint {first}"):
+        wanted.require_wanted()
+    driver.finish_reset()
+    wanted.require_wanted()
+
+
+def test_what_a_reset_has_undone_may_not_be_shown(driver: Driver) -> None:
+    first = region(driver).checkpoints.list()[0].checkpoint.sequence
+    wanted = region(driver).recompute(newest(driver))
+    wanted.begin({})
+    driver.reset(ToCheckpoint(sequence=first))
+    driver.complete()
+    driver.finish_reset()
+    with pytest.raises(CheckpointNotUsable, match="was undone by a reset"):
+        wanted.require_wanted()
+    wanted.fail("it was undone")
+
+
+@pytest.mark.parametrize("driver", [""], indirect=True)
+def test_a_group_without_a_sink_is_refused(driver: Driver) -> None:
+    with pytest.raises(ConfigurationError, match="group g has no sink in the spec"):
+        region(driver).recompute(newest(driver)).groups()
+
+
+def test_a_group_that_is_none_is_refused(driver: Driver) -> None:
+    with pytest.raises(ConfigurationError, match="has no group strange"):
+        region(driver).recompute(newest(driver), groups=["strange"]).groups()
+
+
+@pytest.mark.parametrize("driver", [TABLE.replace("MODE", "mode: upsert, key: [k]")], indirect=True)
+def test_a_table_of_mode_upsert_needs_consent(driver: Driver) -> None:
+    with pytest.raises(
+        UpsertNeedsConsent, match=r"has mode upsert.*--consent-upsert \(consent_upsert=True in Python\)"
+    ):
+        region(driver).recompute(newest(driver)).groups()
+    assert region(driver).recompute(newest(driver), consent_upsert=True).groups() == ("g",)
