@@ -25,7 +25,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetab
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator, KcrDrainOperator
 from airflow_kcr.operators.consume import KcrConsumeOperator
-from airflow_kcr.operators.interval import KcrIntervalOperator
+from airflow_kcr.operators.interval import KcrIntervalOperator, OnClear
 from airflow_kcr.operators.region import KcrApplyRegionOperator, KcrValidateGroupOperator
 from airflow_kcr.operators.reset import (
     KcrApplyResetOperator,
@@ -122,6 +122,7 @@ def region_dags(
     mode: Literal["interval"],
     start_date: datetime,
     schedule: str | timedelta | Timetable | None = None,
+    on_clear: OnClear = "recompute",
     kcr_conn_id: str = "kcr_default",
     consume: Mapping[str, object] | None = None,
     default_args: Mapping[str, object] | None = None,
@@ -139,6 +140,7 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
     start_date: datetime,
     schedule: str | timedelta | Timetable | None = None,
     applications: Sequence[Application] | None = None,
+    on_clear: OnClear = "recompute",
     kcr_conn_id: str = "kcr_default",
     consume: Mapping[str, object] | None = None,
     default_args: Mapping[str, object] | None = None,
@@ -164,13 +166,15 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
             alone.
         applications: which members share a Spark application; absent: each has its own. Runs of intervals have one for
             all.
+        on_clear: what a run of an interval does that is cleared, as for `KcrIntervalOperator`: `recompute` its records
+            and replace its output, or `find` its checkpoint and change nothing.
         kcr_conn_id: the connection to the region store.
         consume: further arguments of `KcrConsumeOperator`, or `KcrIntervalOperator`, such as `conn_id`, `conf` and
             `jars`.
         default_args: of all DAGs; without `retries`, a task is tried again five times, half a minute later. The
             tasks that ask a person are tried again at once, whatever it says: the question was lost by Airflow.
         consent_upsert: what the form of the reset has for that consent: a reset may go back although tables of sinks
-            of mode `upsert` can't be restored. The approval shows which.
+            of mode `upsert` can't be restored. The approval shows which. Also whether runs of intervals recompute them.
         second_person: whether who approves a reset must be another user than who asked for it.
         dag_args: further arguments of all DAGs, such as `access_control`, `tags`, `doc_md`, `params` and
             callbacks; tags and params come beside their own.
@@ -209,7 +213,8 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
         case "interval":
             if applications is not None:
                 raise ConfigurationError("applications: a run of an interval has one for all members; leave it out")
-            return IntervalDags(made.interval(started), reset())
+            cleared = {"on_clear": on_clear, "consent_upsert": consent_upsert}
+            return IntervalDags(made.interval({**cleared, **started}), reset())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from airflow_kcr.errors import CheckpointRefused, ConfigurationError, RegionInState, ResetFailed, SpecRefused, TimedOut
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, GroupId, MemberId, RequestId, format_instant
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    DesiredState,
+    EventNumber,
+    GroupId,
+    MemberId,
+    RequestId,
+    format_instant,
+)
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.rows import CheckpointRequest
@@ -406,6 +414,52 @@ class RunEnded(Goal):
 
     def _come(self, region: Region) -> list[MemberId]:
         return [m for m, row in sorted(region.members.items()) if row.incarnation > self.before.get(str(m), 0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputationDone(Goal):
+    """A recomputation of a checkpoint is done.
+
+    One that fails, or whose process is lost, makes it `TimedOut`, as does one that has not started in time: another
+    application has to be started.
+    """
+
+    kind = "recomputation_done"
+    what = "to have recomputed a checkpoint"
+
+    sequence: CheckpointNumber
+    request_id: RequestId
+    after: EventNumber
+    """The region's newest event before the application was started: recomputations of earlier tries have lower
+    numbers."""
+
+    come_by: datetime
+    """When it has to have started at the latest, by the store's clock."""
+
+    def is_reached(self, region: Region, now: datetime) -> bool:
+        """Return whether it is done; raise where another try is needed, or the checkpoint can't be recomputed."""
+        from airflow_kcr.protocol.region import recomputations
+        from airflow_kcr.protocol.region.rows import RecomputationState
+
+        row = recomputations.replaceable(region, self.sequence)
+        one, what = recomputations.newest(row, self.request_id), f"the recomputation of checkpoint {self.sequence}"
+        if one is not None and one.state is RecomputationState.DONE:
+            return True
+        if one is None or one.number <= self.after:
+            if now > self.come_by:
+                raise TimedOut(f"{what} has not started by {self.come_by.isoformat()}: its application did not come")
+            return False
+        if one.state is RecomputationState.FAILED:
+            raise TimedOut(f"{what} came to nothing: {one.failure}")
+        if one.until < now:
+            raise TimedOut(f"{what} says nothing any more: its application has ended; another try begins again")
+        return False
+
+    def missing(self, region: Region, now: datetime) -> Iterator[Wait]:
+        """Yield that it runs."""
+        from airflow_kcr.protocol.region import waits
+
+        yield waits.Wait(rule=waits.Rule.MEMBERS, what=f"checkpoint {self.sequence} is being recomputed")
 
 
 def _require_application(

@@ -41,6 +41,9 @@ class PublishedCheckpoint:
     digest: str
     """A hash over its offsets."""
 
+    revision: int = 0
+    """How often its output had been replaced; above 0, what came before with this key was made of the older output."""
+
     @property
     def partition_key(self) -> str:
         """The event's partition key: `TIMELINE.SEQUENCE`, zero-padded, so that keys sort as checkpoints do."""

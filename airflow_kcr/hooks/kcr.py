@@ -270,6 +270,21 @@ def request_id(context: Context) -> str:
     return f"{task.dag_id}/{task.run_id}/{task.task_id}/{map_index}"
 
 
+def cleared_request_id(context: Context) -> str:
+    """Return the name of a request that is another one each time that the task was cleared, and the same in between."""
+    return f"{request_id(context)}/{context['ti'].max_tries}"
+
+
+def is_cleared(context: Context, retries: int) -> bool:
+    """Whether a task was cleared after a try: Airflow then adds its retries to the tries that it had.
+
+    Args:
+        context: the task's.
+        retries: of the task.
+    """
+    return int(context["ti"].max_tries) > retries
+
+
 def run_name(context: Context) -> str:
     """Return the name of the run, which is no other run's."""
     return f"{context['dag_run'].dag_id}/{context['dag_run'].run_id}"

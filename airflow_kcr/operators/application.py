@@ -133,13 +133,17 @@ class ApplicationOperator(OfRegion, SparkSubmitOperator):
         if seen := tuple(name for name, value in texts.items() if isinstance(value, str) and is_secret(value)):
             raise ConfigurationError(f"{', '.join(seen)} hold what may be a secret; {_INSTEAD['conf']}")
 
-    def wait_for_cluster(self, context: Context, submit: KcrSparkSubmitHook, goal: Goal) -> NoReturn:
-        """Give the slot up until the application that a cluster has taken is over; `resume` goes on.
+    def wait_for_cluster(
+        self, context: Context, submit: KcrSparkSubmitHook, goal: Goal, then: str = "resume", **kept: object
+    ) -> NoReturn:
+        """Give the slot up until the application that a cluster has taken is over.
 
         Args:
             context: the task's.
             submit: which has submitted it.
             goal: what the region has reached then.
+            then: the method that goes on.
+            kept: what it is given then, as JSON.
         """
         if submit.application is None:
             context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
@@ -151,7 +155,8 @@ class ApplicationOperator(OfRegion, SparkSubmitOperator):
                 waiting_for=goal,
                 deadline=self.execution_timeout or _FOR_EVER,
             ),
-            method_name="resume",
+            method_name=then,
+            kwargs=kept or None,
         )
 
     def submission(self, spec: RegionSpec, groups: Iterable[GroupId], name: str, *arguments: str) -> Submission:

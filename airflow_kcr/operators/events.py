@@ -56,6 +56,27 @@ def settled(task: BaseOperator, context: Context, region: Region, sequence: int)
     return document(region.name, row)
 
 
+def revised(task: BaseOperator, context: Context, region: Region, sequence: int, *, is_rerun: bool) -> dict[str, Any]:
+    """Emit the event of a checkpoint whose output was replaced, and return its document.
+
+    Args:
+        task: whose event it is; its outlets become what the event is emitted for.
+        context: the task's.
+        region: the checkpoint's.
+        sequence: the checkpoint's.
+        is_rerun: whether the event has the checkpoint's partition key, so that DAGs downstream run for it again.
+    """
+    row, asset = region.checkpoints.show(sequence).checkpoint, region_asset(region.name)
+    task.log.info("Checkpoint %d of region %s was recomputed; revision %d", row.sequence, region.name, row.revision)
+    task.outlets = [*(one for one in task.outlets if one != asset), asset]
+    published = _published(region, row)
+    event = context["outlet_events"][asset]
+    event.extra = dict(published.to_json())
+    if is_rerun:
+        event.add_partitions(published.partition_key)
+    return document(region.name, row)
+
+
 def _repaired(task: BaseOperator, region: Region, view: CheckpointView) -> CheckpointView:
     """Return the checkpoint after committing its offsets to Kafka from here, if it is the restore point."""
     row = view.checkpoint
@@ -75,14 +96,7 @@ def _repaired(task: BaseOperator, region: Region, view: CheckpointView) -> Check
 
 def _emit(task: BaseOperator, context: Context, region: Region, view: CheckpointView) -> None:
     row, asset = view.checkpoint, region_asset(region.name)
-    published = PublishedCheckpoint(
-        region=region.name,
-        region_id=region.region_id(),
-        timeline=int(row.timeline),
-        sequence=int(row.sequence),
-        boundary=None if row.boundary is None else format_instant(row.boundary),
-        digest=row.digest,
-    )
+    published = _published(region, row)
     # The author's outlets, and at most this one. Airflow emits an event of each when the task has succeeded, and
     # asks for them only then: the asset of a name that was a template is among them too.
     task.outlets = [one for one in task.outlets if one != asset]
@@ -97,14 +111,27 @@ def _emit(task: BaseOperator, context: Context, region: Region, view: Checkpoint
     event.add_partitions(published.partition_key)
 
 
+def _published(region: Region, row: Checkpoint) -> PublishedCheckpoint:
+    return PublishedCheckpoint(
+        region=region.name,
+        region_id=region.region_id(),
+        timeline=int(row.timeline),
+        sequence=int(row.sequence),
+        boundary=None if row.boundary is None else format_instant(row.boundary),
+        digest=row.digest,
+        revision=row.revision,
+    )
+
+
 def document(region: str, row: Checkpoint) -> dict[str, Any]:
-    """Return what drain, commit and run return of a checkpoint."""
+    """Return what drain, commit, run and recompute return of a checkpoint."""
     return {
         "region": region,
         "timeline": int(row.timeline),
         "sequence": int(row.sequence),
         "boundary": None if row.boundary is None else format_instant(row.boundary),
         "inexact": bool(row.inexact),
+        "revision": row.revision,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from airflow_kcr.driver.task import Task
 from airflow_kcr.errors import CheckpointRefused, ConfigurationError, SinkError
@@ -15,6 +15,7 @@ from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.application import ApplicationOperator
 from airflow_kcr.operators.events import outlets_of, settled
 from airflow_kcr.operators.intervals import boundary_of, interval_of, remarks
+from airflow_kcr.operators.recomputing import RecomputingOperator
 from airflow_kcr.operators.region import read_spec
 from airflow_kcr.protocol.values import GroupId, RequestId, format_instant
 from airflow_kcr.triggers.payloads import TriggerAnswer
@@ -23,11 +24,17 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kcr.api import Region
-    from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
+    from airflow_kcr.protocol.region.rows import Checkpoint
     from airflow_kcr.spec import RegionSpec
 
 
-class KcrIntervalOperator(ApplicationOperator):
+OnClear: TypeAlias = Literal["recompute", "find"]
+"""What a task that is cleared does, whose run has its checkpoint."""
+
+_ON_CLEAR: Final = ("recompute", "find")
+
+
+class KcrIntervalOperator(RecomputingOperator):
     """Processes the records of the run's data interval, like `kcr run`, and leaves nothing running.
 
     The task starts one Spark application with all members of the region, waits until they have processed, checkpointed
@@ -35,9 +42,11 @@ class KcrIntervalOperator(ApplicationOperator):
     `TIMELINE.SEQUENCE`. If the interval has no record, Spark isn't started. A run without an interval (manual, or
     triggered by an asset) takes what the topics have now.
 
-    The run's checkpoint is named after run and task: another try goes on where the last one ended, and a task that is
-    cleared finds its checkpoint again, unless a reset has undone it. A region that runs by itself is refused, and so is
-    a run beside another one: give the DAG `max_active_runs=1`.
+    The run's checkpoint is named after run and task: another try goes on where the last one ended. A task that is
+    cleared, alone, with its run or by a backfill that reprocesses, recomputes its interval: the same records, by the
+    pipeline as it is now, and the checkpoint's output is replaced, as `KcrRecomputeOperator` does; later intervals stay
+    as they are. Where a reset has undone the checkpoint, a cleared task processes its interval anew. A region that runs
+    by itself is refused, and so is a run beside another one: give the DAG `max_active_runs=1`.
 
     If the task is killed, its application ends. In a cluster's deploy mode it goes on, and the next try takes its
     members over, or finds the checkpoint.
@@ -48,13 +57,16 @@ class KcrIntervalOperator(ApplicationOperator):
         until: the end of what is processed instead of the interval's (templated), an instant with a zone. It is not
             compared with the region's schedule.
         allow_inexact: checkpoint even where a partition is past that instant; the result has `inexact`.
+        on_clear: `recompute`, see above; `find`: a task that is cleared finds its checkpoint, and changes nothing.
+        consent_upsert: recompute tables of mode `upsert` although rows that were overwritten don't come back.
+        downstream: of a recomputation, as for `KcrRecomputeOperator`.
         outlets: beside the region's asset.
         kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
 
     Raises:
         InvalidIdentifier: the region's name is none.
         SpecError: the spec has contradictions, all of them named.
-        ConfigurationError: both region and spec are given, or none.
+        ConfigurationError: both region and spec are given, or none; or `on_clear` is none of its words.
     """
 
     template_fields: Sequence[str] = (*ApplicationOperator.template_fields, "until")
@@ -66,18 +78,21 @@ class KcrIntervalOperator(ApplicationOperator):
         spec: RegionSpec | Mapping[str, object] | str | Path | None = None,
         until: datetime | str | None = None,
         allow_inexact: bool = False,
+        on_clear: OnClear = "recompute",
         outlets: Any = None,  # noqa: ANN401 (Airflow's own)
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         if bool(region) == (spec is not None):
             raise ConfigurationError("KcrIntervalOperator takes region or spec, one of the two")
+        if on_clear not in _ON_CLEAR:
+            raise ConfigurationError(f"on_clear is {on_clear!r}; write one of {', '.join(_ON_CLEAR)}")
         found = None if spec is None else read_spec(spec)
         name = region if found is None else found.region
         super().__init__(region=name, outlets=outlets_of(name, outlets), **kwargs)
         self.spec = found
         self.until = until
         self.allow_inexact = allow_inexact
-        self._submit: KcrSparkSubmitHook | None = None
+        self.on_clear: OnClear = on_clear
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # the provider's returns nothing
         """Carry the run out, and return its checkpoint: region, timeline, sequence, boundary, whether it is inexact.
@@ -94,6 +109,10 @@ class KcrIntervalOperator(ApplicationOperator):
             if self.spec is not None:
                 applied = region.apply(self.spec)
                 self.log.info("Region %s is %s", applied.region, applied.change)
+            row = self._to_recompute(context, region)
+        if row is not None:
+            return self.recompute(context, int(row.sequence), kcr.cleared_request_id(context))
+        with self.lent(context) as region:
             spec = region.spec()
             until = boundary_of(context, spec, self.until)
             if region.complete_at_rest(until, request_id=request_id, allow_inexact=self.allow_inexact):
@@ -104,9 +123,9 @@ class KcrIntervalOperator(ApplicationOperator):
             task = Task.of_this_process("", timedelta(0))
             environment = {**self.hook.environment(spec), **task.environment()}
             groups = [GroupId(group.group_id) for group in spec.groups]
-            arguments = self._arguments(context, until)
+            arguments = self._run_arguments(context, until)
             submission = self.submission(spec, groups, f"kcr run {self.region}", *arguments)
-            submit = self._submit = self.prepared(context, submission, environment)
+            submit = self.submit = self.prepared(context, submission, environment)
             submit.run(self.application)
         if not submit.is_cluster:
             with self.lent(context) as region:
@@ -131,12 +150,19 @@ class KcrIntervalOperator(ApplicationOperator):
         with self.lent(context) as region:
             return self._returned(context, region)
 
-    def on_kill(self) -> None:
-        """Have the application end; it has not happened yet when this returns."""
-        if self._submit is not None:
-            self._submit.tell_to_drain()
+    def _to_recompute(self, context: Context, region: Region) -> Checkpoint | None:
+        """Return the checkpoint that a cleared task recomputes; None: it makes one, or finds it."""
+        if self.on_clear == "find" or not kcr.is_cleared(context, self.retries or 0):
+            return None
+        request_id = RequestId(kcr.request_id(context))
+        try:
+            asked = region.checkpoint_request(request_id)
+        except ConfigurationError:
+            return None  # no try has come as far as to ask
+        row = asked.checkpoint
+        return row if row is not None and row.is_current else None
 
-    def _arguments(self, context: Context, until: datetime | None) -> list[str]:
+    def _run_arguments(self, context: Context, until: datetime | None) -> list[str]:
         run = context["dag_run"]
         options = {
             "--until": "now" if until is None else format_instant(until),

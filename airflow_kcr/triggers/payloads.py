@@ -54,6 +54,7 @@ _Known: TypeAlias = (
     | goals.ResetFinished
     | goals.MembersEnded
     | goals.RunEnded
+    | goals.RecomputationDone
     | Progresses
     | MembershipHealthy
     | LagBelow

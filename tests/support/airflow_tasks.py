@@ -36,6 +36,9 @@ class FakeTask:
     dag_id: str = "flights_checkpoint"
     run_id: str = "scheduled__2026-01-01T12:05:00+00:00"
     id: UUID = field(default_factory=uuid4)
+    max_tries: int = 0
+    """More than the task's retries once it was cleared."""
+
     xcoms: dict[str, object] = field(default_factory=dict)
     results: dict[str, object] = field(default_factory=dict)
     """What other tasks have returned, by their ids."""

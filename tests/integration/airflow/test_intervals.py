@@ -1,16 +1,23 @@
-"""A region that rests between its runs, in a real Airflow: late intervals, a cleared run, what builds on them."""
+"""A region that rests between its runs, in a real Airflow: late intervals, a cleared run, what builds on them.
+
+The rows of the cleared run are made anew, by the pipeline as it is then, and what builds on them runs again.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.rows import Checkpoint, RegionState
+from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Record
 from tests.support.live_airflow import LiveAirflow
+from tests.support.sink_tables import libpq
 
 pytestmark = pytest.mark.timeout(1_200)
 
@@ -27,18 +34,25 @@ from airflow.sdk import DAG, PartitionedAssetTimetable, task
 from airflow_kcr.dags import region_dags
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import checkpoint_of
+from airflow_kcr.operators.recompute import KcrRecomputeOperator
 from airflow_kcr.spec import parse
 
 spec = parse('''
 region: NAME
 kafka: {bootstrap.servers: 'BOOTSTRAP'}
 groups:
-  - {group_id: NAME, topics: [TOPIC], pipeline: 'tests.support.interval_pipeline:count'}
+  - {group_id: NAME, topics: [TOPIC], delivery: exactly_once, pipeline: 'PIPELINE:process',
+     sinks: {out: {kind: postgres, url: 'TABLE_URL', table: NAME}}}
 checkpoint: {cron: '0 * * * *'}
 ''')
 interval, reset = region_dags(
     spec, mode="interval", start_date=datetime.fromisoformat("SINCE"), consume={"jars": "JARS"}
 )
+
+with DAG("NAME_again", schedule=None):
+    KcrRecomputeOperator(
+        task_id="again", region="NAME", run="{{ dag_run.conf['run'] }}", downstream="tell", jars="JARS"
+    )
 
 with DAG("NAME_report", schedule=PartitionedAssetTimetable(assets=region_asset("NAME")), max_active_runs=1):
 
@@ -49,8 +63,13 @@ with DAG("NAME_report", schedule=PartitionedAssetTimetable(assets=region_asset("
     report()
 """
 
+PIPELINE = """\
+def process(rows, context):
+    context.sinks["out"].write(rows.selectExpr("topic", "partition", "offset", "'WORD' AS word"))
+"""
 
-def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_found(
+
+def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
     airflow: LiveAirflow, connector_jars: tuple[Path, ...]
 ) -> None:
     kafka, editor = airflow.kafka, airflow.editor
@@ -62,8 +81,12 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_found(
     stamps = [since - HOUR, *[since + HOUR / 2] * 10, *[now - HOUR / 2] * 10, *[datetime.now(UTC)] * 5]
     kafka.produce(topic, [Record(value=b"x", partition=n % 2, timestamp=at) for n, at in enumerate(stamps)])
     text = DAGS.replace("NAME", name).replace("TOPIC", topic).replace("BOOTSTRAP", kafka.bootstrap_servers)
-    text = text.replace("SINCE", since.isoformat()).replace("JARS", ",".join(map(str, connector_jars)))
-    airflow.add_dags(name, text, f"{name}_report", f"{name}_interval")
+    jars = ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER))))
+    text = text.replace("SINCE", since.isoformat()).replace("JARS", jars)
+    pipeline = airflow.dags / f"{name}_pipeline.py"
+    text = text.replace("TABLE_URL", airflow.store_url).replace("PIPELINE", str(pipeline))
+    pipeline.write_text(PIPELINE.replace("WORD", "old"), encoding="utf-8")
+    airflow.add_dags(name, text, f"{name}_report", f"{name}_interval", f"{name}_again")
 
     def ended() -> bool:
         states = [run.state for run in editor.runs(f"{name}_interval")]
@@ -71,7 +94,8 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_found(
 
     assert happened(ended, within=WITHIN, pause=1), editor.runs(f"{name}_interval")
     runs = sorted(editor.runs(f"{name}_interval"), key=lambda run: str(run.interval_end))
-    assert [run.state for run in runs] == ["success"] * 3
+    log = editor.log(f"{name}_interval", runs[0].run_id, "run")
+    assert [run.state for run in runs] == ["success"] * 3, log[-3000:]
     answers = [editor.result(f"{name}_interval", run.run_id, "run") for run in runs]
     with airflow.region(name) as region:
         rows: list[Checkpoint] = [one.checkpoint for one in region.checkpoints.list()]
@@ -84,14 +108,32 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_found(
         assert [bool(row.participants) for row in rows] == [True, False, True]
         assert str(region.show().state) == RegionState.STOPPED
 
+        pipeline.write_text(PIPELINE.replace("WORD", "new"), encoding="utf-8")
         editor.clear(f"{name}_interval", runs[0].run_id, ["run"])
         again = editor.wait_for_task(f"{name}_interval", runs[0].run_id, "run", {"success", "failed"}, within=WITHIN)
         assert again.state == "success"
-        assert editor.result(f"{name}_interval", runs[0].run_id, "run") == answers[0]
-        assert len(region.checkpoints.list()) == 3
+        answer = editor.result(f"{name}_interval", runs[0].run_id, "run")
+        assert isinstance(answer, dict)
+        assert isinstance(answers[0], dict)
+        assert answer == {**answers[0], "revision": 1}
+        assert [one.checkpoint.revision for one in region.checkpoints.list()] == [1, 0, 0]
         assert region.verify().violations == ()
+    with psycopg.connect(libpq(airflow.store_url)) as connection:
+        found = connection.execute(f"SELECT word, kcr_sequence, count(*) FROM {name} GROUP BY 1, 2".encode())
+        assert set(found) == {("new", rows[0].sequence, 11), ("old", rows[2].sequence, 10)}
 
-    def reported() -> bool:
-        return [run.state for run in editor.runs(f"{name}_report")].count("success") >= 3
+    def reported() -> list[str]:
+        done = [run.run_id for run in editor.runs(f"{name}_report") if run.state == "success"]
+        return [str(editor.result(f"{name}_report", run_id, "report")) for run_id in done]
 
-    assert happened(reported, within=WITHIN, pause=1), editor.runs(f"{name}_report")
+    assert happened(lambda: len(reported()) >= 4, within=WITHIN, pause=1), editor.runs(f"{name}_report")
+    assert sum("'revision': 1" in told for told in reported()) == 1
+
+    # By a DAG of its own, whose event only tells.
+    run_id = editor.trigger(f"{name}_again", {"run": f"{name}_interval/{runs[0].run_id}"}).run_id
+    done = editor.wait_for_task(f"{name}_again", run_id, "again", {"success", "failed"}, within=WITHIN)
+    assert done.state == "success", editor.log(f"{name}_again", run_id, "again")[-3000:]
+    told = editor.result(f"{name}_again", run_id, "again")
+    assert isinstance(told, dict)
+    assert told["revision"] == 2
+    assert len(editor.runs(f"{name}_report")) == 4

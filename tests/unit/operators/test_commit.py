@@ -87,6 +87,7 @@ def test_a_committed_checkpoint_of_this_run_is_told_at_once(driver: Driver) -> N
         "sequence": sequence,
         "boundary": None,
         "inexact": False,
+        "revision": 0,
     }
     extra = {
         "region": "flights",

@@ -158,6 +158,7 @@ def test_the_task_returns_which_checkpoint_it_got(start: Start) -> None:
         "sequence": driver.region.restore_sequence,
         "boundary": text(boundary),
         "inexact": False,
+        "revision": 0,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +13,6 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_kcr.api import runs
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.assets import region_asset
-from airflow_kcr.operators import application
 from airflow_kcr.operators.interval import KcrIntervalOperator
 from airflow_kcr.operators.intervals import interval_of
 from airflow_kcr.protocol.region.commands import Run
@@ -25,42 +23,12 @@ from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
 from tests.support.scripts import carried_out
+from tests.unit.operators.conftest import Submitted
 
 END = datetime(2026, 3, 1, 12, 5, tzinfo=UTC)
 START = END - timedelta(minutes=5)
 TASK = FakeTask(task_id="run", dag_id="flights_interval", run_id="run-1")
 REQUEST = "flights_interval/run-1/run/-1"
-
-
-class Submitted:
-    """In the place of Spark's command: notes what it is given, and does what a test says."""
-
-    def __init__(self) -> None:
-        self.arguments: list[str] = []
-        self.environment: dict[str, str] = {}
-        self.is_cluster = False
-        self.does: Callable[[], None] = lambda: None
-        self.application, self.accepted, self.was_told = None, "app-1", False
-
-    def hook(self, *, environment: dict[str, str], heard: object, **options: Any) -> Submitted:  # noqa: ANN401
-        """Take the place of the hook."""
-        self.environment, self.arguments = environment, list(options["application_args"])
-        return self
-
-    def tell_to_drain(self) -> None:
-        """Note that it was told."""
-        self.was_told = True
-
-    def run(self, program: str) -> None:
-        """Run as the command would."""
-        self.does()
-
-
-@pytest.fixture
-def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
-    found = Submitted()
-    monkeypatch.setattr(application, "KcrSparkSubmitHook", found.hook)
-    return found
 
 
 def context(task: FakeTask = TASK) -> Any:  # noqa: ANN401
@@ -120,11 +88,21 @@ def test_an_application_of_all_members_runs_and_the_checkpoint_is_returned_and_t
 
 
 @pytest.mark.usefixtures("unread")
-def test_a_run_that_is_cleared_finds_its_checkpoint_and_starts_nothing(driver: Driver, submitted: Submitted) -> None:
+@pytest.mark.parametrize(("on_clear", "max_tries"), [("recompute", 0), ("find", 0), ("find", 1)])
+def test_a_run_that_has_its_checkpoint_finds_it_and_starts_nothing(
+    driver: Driver, submitted: Submitted, on_clear: str, max_tries: int
+) -> None:
     members_do(driver)
-    answer = execute(operator(), context())
+    answer = execute(operator(on_clear=on_clear), context(replace(TASK, max_tries=max_tries)))
     assert answer["sequence"] == driver.region.restore_sequence
     assert submitted.arguments == []
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_run_that_is_cleared_before_it_had_a_checkpoint_goes_on(driver: Driver, submitted: Submitted) -> None:
+    submitted.does = lambda: members_do(driver)
+    execute(operator(), context(replace(TASK, max_tries=1)))
+    assert submitted.arguments[0] == "run"
 
 
 def test_an_interval_without_a_record_starts_nothing(
@@ -175,6 +153,11 @@ def test_a_task_that_is_killed_tells_its_application(driver: Driver, submitted: 
     with pytest.raises(AirflowFailException, match="has ended without its checkpoint"):
         execute(one, context())
     assert submitted.was_told
+
+
+def test_what_a_cleared_run_does_is_one_of_its_words() -> None:
+    with pytest.raises(ConfigurationError, match="on_clear is 'again'; write one of recompute, find"):
+        operator(on_clear="again")
 
 
 def test_region_or_spec_is_given() -> None:

@@ -1,0 +1,130 @@
+"""A checkpoint's records once more, by the pipeline as it is now: what an operator has Spark do for that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from airflow_kcr.driver.task import Task
+from airflow_kcr.errors import ConfigurationError, TimedOut
+from airflow_kcr.goals import RecomputationDone
+from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks.kcr import translated
+from airflow_kcr.operators.application import ApplicationOperator
+from airflow_kcr.operators.events import revised
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RequestId
+from airflow_kcr.triggers.payloads import TriggerAnswer
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kcr.api import Region
+    from airflow_kcr.api.recomputations import RegionRecomputation
+    from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
+
+Downstream: TypeAlias = Literal["rerun", "tell"]
+"""What a revision means for the DAGs downstream: they run again for its partition key, or only its event says so."""
+
+_WORDS: Final = ("rerun", "tell")
+
+
+class RecomputingOperator(ApplicationOperator):
+    """An operator that can have a checkpoint recomputed.
+
+    Args:
+        downstream: what DAGs downstream do.
+        groups: whose output is replaced; absent: that of all groups.
+        consent_upsert: recompute tables of mode `upsert`, too.
+        kwargs: as for `ApplicationOperator`.
+    """
+
+    def __init__(
+        self,
+        *,
+        downstream: Downstream = "rerun",
+        groups: Sequence[str] = (),
+        consent_upsert: bool = False,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        if downstream not in _WORDS:
+            raise ConfigurationError(f"downstream is {downstream!r}; write one of {', '.join(_WORDS)}")
+        super().__init__(**kwargs)
+        self.downstream: Downstream = downstream
+        self.groups = groups
+        self.consent_upsert = consent_upsert
+        self.submit: KcrSparkSubmitHook | None = None
+
+    def recompute(self, context: Context, sequence: int, request_id: str) -> dict[str, Any]:
+        """Have a checkpoint recomputed, or find that it is, and return its document.
+
+        Args:
+            context: the task's.
+            sequence: the checkpoint's.
+            request_id: of the recomputation; that of another try is found by it.
+
+        Raises:
+            AirflowFailException: a retry can't help.
+            AirflowException: it may.
+        """
+        with self.lent(context) as region:
+            wanted = self._wanted(region, sequence, request_id)
+            if wanted.done() is not None:
+                return self._recomputed(context, region, sequence)
+            groups, spec, newest = wanted.groups(), region.spec(), region.counter()
+        with translated():
+            environment = {**self.hook.environment(spec), **Task.of_this_process("", timedelta(0)).environment()}
+            arguments = self._arguments(context, sequence, request_id)
+            submission = self.submission(spec, groups, f"kcr recompute {self.region}", *arguments)
+            submit = self.submit = self.prepared(context, submission, environment)
+            submit.run(self.application)
+        if not submit.is_cluster:
+            with self.lent(context) as region:
+                if self._wanted(region, sequence, request_id).done() is None:
+                    raise TimedOut(f"the application has ended, and checkpoint {sequence} was not recomputed")
+                return self._recomputed(context, region, sequence)
+        goal = RecomputationDone(
+            sequence=CheckpointNumber(sequence),
+            request_id=RequestId(request_id),
+            after=EventNumber(newest),
+            come_by=self.come_by(),
+        )
+        self.wait_for_cluster(context, submit, goal, then="resume_recomputed", sequence=sequence)
+
+    def resume_recomputed(self, context: Context, event: Mapping[str, object], sequence: int) -> dict[str, Any]:
+        """Go on after the trigger: the recomputation is done.
+
+        Args:
+            context: the task's.
+            event: `payloads.TriggerAnswer` as JSON.
+            sequence: the checkpoint's.
+
+        Raises:
+            AirflowFailException: it can't be done.
+            AirflowException: the application has ended before it was.
+        """
+        with translated():
+            TriggerAnswer.from_json(event).require_reached()
+        with self.lent(context) as region:
+            return self._recomputed(context, region, sequence)
+
+    def on_kill(self) -> None:
+        """Have the application end; it has not happened yet when this returns."""
+        if self.submit is not None:
+            self.submit.tell_to_drain()
+
+    def _wanted(self, region: Region, sequence: int, request_id: str) -> RegionRecomputation:
+        return region.recompute(sequence, groups=self.groups, request_id=request_id, consent_upsert=self.consent_upsert)
+
+    def _recomputed(self, context: Context, region: Region, sequence: int) -> dict[str, Any]:
+        return revised(self, context, region, sequence, is_rerun=self.downstream == "rerun")
+
+    def _arguments(self, context: Context, sequence: int, request_id: str) -> list[str]:
+        options = {
+            "--checkpoint": str(sequence),
+            "--request-id": request_id,
+            "--dag-run": kcr.run_name(context),
+        }
+        named = [part for option in options.items() for part in option]
+        groups = [part for group in self.groups for part in ("--group", group)]
+        return ["recompute", self.region, *named, *groups, *(["--consent-upsert"] if self.consent_upsert else [])]
