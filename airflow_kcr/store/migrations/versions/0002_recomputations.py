@@ -13,9 +13,7 @@ depends_on: Final = None
 
 
 def upgrade() -> None:
-    # A default first: the rows that are there have none. What is written later always says.
     op.execute("ALTER TABLE kcr.checkpoint ADD COLUMN recomputations jsonb NOT NULL DEFAULT '[]'")
-    op.execute("ALTER TABLE kcr.checkpoint ALTER COLUMN recomputations DROP DEFAULT")
 
 
 def downgrade() -> None:
