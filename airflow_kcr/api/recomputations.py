@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Final
 
 from airflow_kcr.api.regions import Handle, require_groups
 from airflow_kcr.api.views import AnswerColumns, View
-from airflow_kcr.errors import ConfigurationError, RecomputationRefused, UpsertNeedsConsent
+from airflow_kcr.errors import ConfigurationError, ResetInProgress, UpsertNeedsConsent
 from airflow_kcr.protocol.region import recomputations, rows
 from airflow_kcr.protocol.region.commands import (
     FailRecomputation,
@@ -34,10 +34,8 @@ from airflow_kcr.spec import stored_spec
 LEASE: Final = timedelta(seconds=60)
 """After how long a process that says nothing counts as lost. It holds up only another recomputation."""
 
-RESETS_WITHIN: Final = timedelta(minutes=10)
-"""How long output that is ready waits for a reset of the region to be over."""
-
-_PERIOD: Final = 0.5
+_LOOK_AGAIN: Final = timedelta(seconds=2)
+"""A region tells most of what happens in it; whether a reset is over is looked at as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,22 +108,24 @@ class RegionRecomputation:
         """
         return self._checked(self._handle.read())
 
-    def begin(self, ranges: Mapping[GroupPartition, tuple[Range, ...]]) -> rows.Recomputation:
+    def begin(
+        self, groups: tuple[GroupId, ...], ranges: Mapping[GroupPartition, tuple[Range, ...]]
+    ) -> rows.Recomputation:
         """Begin it, and return it.
 
         Args:
+            groups: as `groups` has returned them.
             ranges: what the checkpoint has of these groups, by the ledger.
 
         Raises:
             UnknownCheckpoint, CheckpointNotUsable: as for `done`.
-            ConfigurationError, UpsertNeedsConsent: as for `groups`.
             RecomputationRefused: the checkpoint is being recomputed under another request id.
         """
         command = StartRecomputation(
             sequence=self.sequence,
             request_id=self.request_id,
             token=self._token,
-            groups=self.groups(),
+            groups=groups,
             ranges=ranges,
             lease=LEASE,
             requester=self._handle.requester,
@@ -148,26 +148,32 @@ class RegionRecomputation:
         """Return if its output may be shown; to be asked while no reset of the sink can begin.
 
         Raises:
-            CheckpointNotUsable, RecomputationRefused: as for `renew`; also while the region resets, since what that
-                undoes may not be known yet.
+            CheckpointNotUsable, RecomputationRefused: as for `renew`.
+            ResetInProgress: the region resets, and what that undoes may not be known yet.
         """
-        if self.renew().state in rows.RESET_STATES:
-            raise RecomputationRefused(
-                f"region {self._handle.name} resets, and may undo checkpoint {self.sequence}; recompute it when it runs"
-            )
+        self._require_no_reset(self.renew())
 
-    def wait_for_resets(self) -> None:
+    def wait_for_resets(self, deadline: float) -> None:
         """Wait until the region is in no reset, so that what that undoes is known.
 
+        Args:
+            deadline: until when, by `time.monotonic`.
+
         Raises:
-            CheckpointNotUsable, RecomputationRefused: as for `renew`; or the reset takes too long.
+            CheckpointNotUsable, RecomputationRefused: as for `renew`.
+            ResetInProgress: the region resets still.
         """
-        never, left = threading.Event(), RESETS_WITHIN.total_seconds()
-        while self.renew().state in rows.RESET_STATES:
-            left -= _PERIOD
-            if left < 0:
-                self.require_wanted()
-            never.wait(_PERIOD)
+        region = self.renew()
+        while region.state in rows.RESET_STATES and time.monotonic() < deadline:
+            self._handle.store.wait(self.region, region.counter, _LOOK_AGAIN)
+            region = self.renew()
+        self._require_no_reset(region)
+
+    def _require_no_reset(self, region: Region) -> None:
+        if region.state in rows.RESET_STATES:
+            raise ResetInProgress(
+                f"region {self.region} resets, and may undo checkpoint {self.sequence}; recompute it when it runs"
+            )
 
     def finish(self, batches: Sequence[Mapping[GroupPartition, Range]]) -> RecomputationView:
         """Say that the sinks show what was made, and return it.

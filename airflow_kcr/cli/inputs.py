@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from airflow_kcr.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -78,17 +76,6 @@ def user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return ""
-
-
-def dag_run_named(text: str | None) -> str | None:
-    """Return an option's value, the name of a DAG run as `DAG_ID/RUN_ID`, or nothing.
-
-    Raises:
-        BadParameter: it is not of that form.
-    """
-    if text and not all(text.partition("/")[::2]):
-        raise typer.BadParameter("write DAG_ID/RUN_ID")
-    return text
 
 
 def requester(dag_run: str) -> Requester:

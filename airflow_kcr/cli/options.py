@@ -108,6 +108,28 @@ Timeout = Annotated[
 ]
 
 
+def dag_run_named(text: str | None) -> str | None:
+    """Return an option's value, the name of a DAG run as `DAG_ID/RUN_ID`, or nothing.
+
+    Raises:
+        BadParameter: it is not of that form.
+    """
+    if text and not all(text.partition("/")[::2]):
+        raise typer.BadParameter("write DAG_ID/RUN_ID")
+    return text
+
+
+DagRun = Annotated[
+    str,
+    typer.Option(
+        "--dag-run",
+        metavar="DAG_ID/RUN_ID",
+        help="The DAG run that asks, as the history will name it. Airflow's tasks set it.",
+        callback=dag_run_named,
+    ),
+]
+
+
 def _setting(text: str) -> str:
     name, equals, _ = text.partition("=")
     if not equals or not name.strip():

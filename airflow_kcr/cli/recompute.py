@@ -10,7 +10,7 @@ import typer
 from airflow_kcr.cli import member, options
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.group import Groups
-from airflow_kcr.cli.inputs import dag_run_named, requester
+from airflow_kcr.cli.inputs import requester
 from airflow_kcr.cli.results import listed, show
 from airflow_kcr.protocol.values import region_name
 
@@ -34,7 +34,7 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
         typer.Option(
             metavar="DAG_ID/RUN_ID",
             help="Recompute the checkpoint of this DAG run.",
-            callback=dag_run_named,
+            callback=options.dag_run_named,
             show_default=False,
         ),
     ] = None,
@@ -60,15 +60,7 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
         bool,
         typer.Option("--consent-upsert", help="Recompute tables of mode upsert, where overwritten rows don't return."),
     ] = False,
-    dag_run: Annotated[
-        str,
-        typer.Option(
-            "--dag-run",
-            metavar="DAG_ID/RUN_ID",
-            help="The DAG run that asks, as the history will name it. Airflow's tasks set it.",
-            callback=dag_run_named,
-        ),
-    ] = "",
+    dag_run: options.DagRun = "",
     start_within: member.StartWithin = options.TEN_MINUTES,
     master: member.Master = None,
     conf: options.Conf = None,

@@ -10,7 +10,7 @@ import typer
 
 from airflow_kcr.cli import member, options
 from airflow_kcr.cli.endings import reported
-from airflow_kcr.cli.inputs import dag_run_named, requester
+from airflow_kcr.cli.inputs import requester
 from airflow_kcr.cli.region import checkpoint_request
 from airflow_kcr.cli.results import show
 from airflow_kcr.protocol.values import region_name
@@ -42,15 +42,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
         bool,
         typer.Option("--allow-inexact", help="Take the checkpoint even if a partition is already past the instant."),
     ] = False,
-    dag_run: Annotated[
-        str,
-        typer.Option(
-            "--dag-run",
-            metavar="DAG_ID/RUN_ID",
-            help="The DAG run that asks, as the history and the checkpoint will name it. Airflow's tasks set it.",
-            callback=dag_run_named,
-        ),
-    ] = "",
+    dag_run: options.DagRun = "",
     takeover: member.Takeover = False,
     start_within: member.StartWithin = options.TEN_MINUTES,
     master: member.Master = None,

@@ -40,7 +40,15 @@ from airflow_kcr.driver.process import end_at_once, log_to
 from airflow_kcr.driver.starting import START_WITHIN, StartPatience
 from airflow_kcr.driver.task import RunningApplication, Task
 from airflow_kcr.driver.watch import Watch
-from airflow_kcr.errors import BatchFailed, CheckpointNotUsable, KcrError, RefusedError, StoreError
+from airflow_kcr.errors import (
+    BatchFailed,
+    CheckpointNotUsable,
+    KcrError,
+    RecomputationRefused,
+    RefusedError,
+    ResetInProgress,
+    StoreError,
+)
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
@@ -57,7 +65,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 from airflow_kcr.runtime.planner import BatchSize, shares
-from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
+from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_of
 from airflow_kcr.sinks.contract import Revision, SinkOfBatch, SparkNeeds
 from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
 from airflow_kcr.sinks.group import spark_needs
@@ -76,6 +84,12 @@ _LOG = logging.getLogger(__name__)
 
 _RENEWALS: Final = LEASE.total_seconds() / 6
 """Seconds between two renewals."""
+
+_PAUSE: Final = 1.0
+"""Seconds between two looks whether another recomputation of the checkpoint is over."""
+
+RESETS_WITHIN: Final = timedelta(minutes=10)
+"""How long output that is ready waits for resets of the region to be over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +115,8 @@ def recompute(
         store: where the region is.
         run: what is wanted.
         environ: where references of the spec are looked up; it says which task this works for, where it does.
-        start_within: how long it waits while the store, a broker or a sink's database is away.
+        start_within: how long it waits while the store, a broker or a sink's database is away, or another recomputation
+            of the checkpoint is at work.
 
     Raises:
         UnknownRegion, UnknownCheckpoint, CheckpointNotUsable, RecomputationRefused, UpsertNeedsConsent: as for
@@ -122,7 +137,7 @@ def recompute(
             return done
         found = patience.answered(partial(_found, store, recomputation, environ))
         wanted = {p: ranges for its in found.ranges.values() for p, ranges in its.items()}
-        begun = patience.answered(partial(recomputation.begin, wanted))
+        begun = started(recomputation, tuple(found.parts), wanted, patience, start_within)
         try:
             with ExitStack() as stack:
                 tell = _to_task if task is not None else _to_none
@@ -131,6 +146,38 @@ def recompute(
         except BaseException as error:
             _give_up(recomputation, error)
             raise
+
+
+def started(
+    recomputation: RegionRecomputation,
+    groups: tuple[GroupId, ...],
+    ranges: Mapping[GroupPartition, tuple[Range, ...]],
+    patience: StartPatience,
+    within: timedelta,
+) -> rows.Recomputation:
+    """Return the recomputation, started; where another one of the checkpoint is at work, wait until it is over or lost.
+
+    Args:
+        recomputation: the one that is wanted.
+        groups: whose output it replaces.
+        ranges: what the checkpoint has of them.
+        patience: waits for a store that is away.
+        within: how long to wait for another one.
+
+    Raises:
+        RecomputationRefused: it is at work still when the time is over.
+    """
+    deadline, never, is_told = time.monotonic() + within.total_seconds(), threading.Event(), False
+    while True:
+        try:
+            return patience.answered(partial(recomputation.begin, groups, ranges))
+        except RecomputationRefused as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not is_told:
+                _LOG.warning("waiting for at most %s: %s", within, error)
+            is_told = True
+        never.wait(_PAUSE)
 
 
 def _to_task(application: RunningApplication) -> None:
@@ -145,14 +192,10 @@ def _to_none(application: RunningApplication) -> None:
 
 def _give_up(recomputation: RegionRecomputation, error: BaseException) -> None:
     """Tell the store that it came to nothing, so that another one need not wait; where that fails, it will."""
-    is_told = isinstance(error, SystemExit | KeyboardInterrupt)
-    why = (
-        sentence(error)
-        if isinstance(error, KcrError)
-        else "its process was ended"
-        if is_told
-        else essential_line(error)
-    )
+    if isinstance(error, KcrError):
+        why = sentence(error)
+    else:
+        why = essential_line(error) if isinstance(error, Exception) else "its process was ended"
     try:
         recomputation.fail(why)
     except KcrError as away:
@@ -200,7 +243,7 @@ def _found(store: RegionStore, recomputation: RegionRecomputation, environ: Mapp
     spec, ledger, taken = stored_spec(region.spec.text), RegionLedger(store, name), store.taken(name)
     parts = {group: load(spec, group, environ, region_id=region.region_id, taken=taken) for group in groups}
     contents = {group: ledger.contents(sequence, group) for group in groups}
-    ranges = {group: ranges_of(group, its) for group, its in contents.items()}
+    ranges = {group: ranges_in(group, its) for group, its in contents.items()}
     with ExitStack() as stack:
         clusters = of_each_cluster(parts, lambda kafka: stack.enter_context(reader_with(kafka)))
         topics = region.archive.topics(sequence)
@@ -218,27 +261,9 @@ def _found(store: RegionStore, recomputation: RegionRecomputation, environ: Mapp
     )
 
 
-def ranges_of(group: GroupId, checkpoint: CompleteCheckpoint) -> dict[GroupPartition, tuple[Range, ...]]:
+def ranges_in(group: GroupId, checkpoint: CompleteCheckpoint) -> dict[GroupPartition, tuple[Range, ...]]:
     """Return what a checkpoint has of a group by partition, in order, ranges that follow each other joined."""
-    found: dict[GroupPartition, list[Range]] = {}
-    for batch in checkpoint.batches:
-        for place, range_ in batch.ranges.items():
-            found.setdefault(GroupPartition(group, place.topic, place.partition), []).append(range_)
-    return {partition: tuple(joined(found[partition])) for partition in sorted(found)}
-
-
-def joined(ranges: Sequence[Range]) -> Iterator[Range]:
-    """Yield ranges in order, with those joined that follow each other."""
-    last: Range | None = None
-    for range_ in sorted(ranges):
-        if last is not None and range_.from_ == last.to:
-            last = Range(last.from_, range_.to)
-            continue
-        if last is not None:
-            yield last
-        last = range_
-    if last is not None:
-        yield last
+    return {GroupPartition(group, *place): ranges for place, ranges in ranges_of(checkpoint.batches).items()}
 
 
 def require_there(partition: GroupPartition, ranges: Sequence[Range], log: LogBounds | None, topic_id: TopicId) -> None:
@@ -343,10 +368,21 @@ class _Recomputing:
             revisions += of_group.values()
             batches += self._processed(group, spark, of_group)
         self._require_going_on()
-        self._run.recomputation.wait_for_resets()
+        deadline = time.monotonic() + RESETS_WITHIN.total_seconds()
         for revision in revisions:
-            revision.replace(self._run.recomputation.require_wanted)
+            while not self._is_replaced(revision, deadline):
+                pass  # another reset has started since it was waited for
         return batches
+
+    def _is_replaced(self, revision: Revision, deadline: float) -> bool:
+        """Return whether output was replaced, having waited until the region is in no reset."""
+        recomputation = self._run.recomputation
+        recomputation.wait_for_resets(deadline)
+        try:
+            revision.replace(recomputation.require_wanted)
+        except ResetInProgress:
+            return False
+        return True
 
     def _session(self, wanted: Mapping[GroupId, Mapping[GroupPartition, Sequence[Range]]]) -> SparkSession:
         settings, partitions = self._run.spark, sum(map(len, wanted.values()))

@@ -43,10 +43,10 @@ class KcrIntervalOperator(RecomputingOperator):
     triggered by an asset) takes what the topics have now.
 
     The run's checkpoint is named after run and task: another try goes on where the last one ended. A task that is
-    cleared, alone, with its run or by a backfill that reprocesses, recomputes its interval: the same records, by the
-    pipeline as it is now, and the checkpoint's output is replaced, as `KcrRecomputeOperator` does; later intervals stay
-    as they are. Where a reset has undone the checkpoint, a cleared task processes its interval anew. A region that runs
-    by itself is refused, and so is a run beside another one: give the DAG `max_active_runs=1`.
+    cleared recomputes its interval: the same records, by the pipeline as it is now, and the checkpoint's output is
+    replaced, as `KcrRecomputeOperator` does; later intervals stay as they are. Where a reset has undone the checkpoint,
+    a cleared task processes its interval anew. A region that runs by itself is refused, and so is a run beside another
+    one: give the DAG `max_active_runs=1`.
 
     If the task is killed, its application ends. In a cluster's deploy mode it goes on, and the next try takes its
     members over, or finds the checkpoint.

@@ -27,8 +27,8 @@ class KcrRecomputeOperator(RecomputingOperator):
     there; members, and runs of intervals, go on meanwhile. The task emits the event of the checkpoint again, with the
     same partition key and with `revision`, which counts how often its output was replaced.
 
-    Without `checkpoint` and `run`, it is the checkpoint at the end of the run's data interval: so a DAG with the
-    region's schedule, a backfill of it, or runs of it that are cleared, recompute past intervals, several at once.
+    Without `checkpoint` and `run`, it is the checkpoint at the end of the run's data interval: so the runs of a DAG
+    with the region's schedule recompute past intervals.
 
     Another try finds a recomputation that is done, and begins one again that was not. A checkpoint that a reset has
     undone, or whose records are no longer in Kafka, fails the task for good, and so does a sink that can't replace.

@@ -184,6 +184,19 @@ def checked(number: int, what: str) -> int:
     return number
 
 
+def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Return the union of `ranges` as ascending ranges that neither overlap nor touch."""
+    found: list[Range] = []
+    for range_ in sorted(ranges):
+        if range_.from_ >= range_.to:
+            continue
+        if found and range_.from_ <= found[-1].to:
+            found[-1] = Range(found[-1].from_, max(found[-1].to, range_.to))
+        else:
+            found.append(range_)
+    return tuple(found)
+
+
 def checked_range(range_: Range, where: object) -> Range:
     """Return `range_` if it is one: 0 <= from < to, and the store can hold it.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, Range, Timeline, TopicPartition
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, Range, Timeline, TopicPartition, joined
 
 
 class CheckpointId(NamedTuple):
@@ -54,3 +54,12 @@ class CompleteCheckpoint:
 
     recomputation: int = 0
     """The number of the recomputation that made these batches: a later one has a higher; 0: they were published."""
+
+
+def ranges_of(batches: Iterable[AcceptedBatch]) -> dict[TopicPartition, tuple[Range, ...]]:
+    """Return what counts of batches by partition, in order, ranges that touch joined."""
+    found: dict[TopicPartition, list[Range]] = {}
+    for batch in batches:
+        for place, range_ in batch.ranges.items():
+            found.setdefault(place, []).append(range_)
+    return {place: joined(found[place]) for place in sorted(found)}

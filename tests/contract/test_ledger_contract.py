@@ -167,3 +167,6 @@ def test_the_newest_batches_are_those_of_later_sequences(drive_twins: Drive, mon
         found = driver.store.batches_since(driver.name, CheckpointNumber(after))
         assert found == tuple(b for b in driver.batches if b.sequence > after)
         assert len(found) == sum(stamp > after for stamp in stamps)
+        for up_to in range(9):
+            found = driver.store.batches_since(driver.name, CheckpointNumber(after), CheckpointNumber(up_to))
+            assert found == tuple(b for b in driver.batches if after < b.sequence <= up_to)

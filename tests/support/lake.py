@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region.commands import RenewRecomputation, StartRecomputation
+from airflow_kcr.protocol.region.commands import RenewRecomputation
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, RequestId
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.contract import Revision, SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.contents import RegionLedger
@@ -28,6 +27,7 @@ from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import GROUP, Driver
 from tests.support.live_region import SPEC
+from tests.support.scripts import recomputation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,17 +103,7 @@ class Lake:
 
     def begin(self, sequence: CheckpointNumber, request_id: str = "again") -> EventNumber:
         """Begin a recomputation, or take the place of one that runs; return its number."""
-        begun = self.driver.handle(
-            StartRecomputation(
-                sequence=sequence,
-                request_id=RequestId(request_id),
-                token=uuid.uuid4().hex,
-                groups=(GROUP,),
-                ranges={},
-                lease=timedelta(minutes=10),
-            )
-        )
-        return begun.number
+        return recomputation(self.driver, sequence, request_id)
 
     def revision(
         self, sequence: CheckpointNumber, number: EventNumber, *columns: str, sink: FileSink | None = None

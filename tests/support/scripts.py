@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from uuid import uuid4
 
-from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRun, StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRecomputation, StartRun, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, Range, Timeline
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    MemberId,
+    Offset,
+    Range,
+    RequestId,
+    Timeline,
+)
 from airflow_kcr.schedules import Every
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.simulation.sinks import FencedSink
@@ -107,3 +118,16 @@ def all_crash(driver: Driver, members: Iterable[MemberId] | None = None) -> None
 def published(sink: FencedSink, epoch: Epoch, timeline: Timeline, ranges: Mapping[GroupPartition, Range]) -> bool:
     """Publish whole ranges in a fenced sink, and return whether it let them through."""
     return sink.publish(epoch, timeline, ranges, {p: range_.to for p, range_ in ranges.items()})
+
+
+def recomputation(driver: Driver, sequence: CheckpointNumber, request_id: str) -> EventNumber:
+    """Start to recompute a checkpoint, in the place of what runs under the same request id; return the number."""
+    start = StartRecomputation(
+        sequence=sequence,
+        request_id=RequestId(request_id),
+        token=uuid4().hex,
+        groups=(GROUP,),
+        ranges={},
+        lease=timedelta(minutes=10),
+    )
+    return driver.handle(start).number

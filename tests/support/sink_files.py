@@ -18,7 +18,7 @@ from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekSource
-from airflow_kcr.protocol.region.commands import FinishRecomputation, RenewRecomputation, StartRecomputation
+from airflow_kcr.protocol.region.commands import FinishRecomputation, RenewRecomputation
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -27,7 +27,6 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
-    RequestId,
     TopicName,
     TopicPartition,
 )
@@ -42,6 +41,7 @@ from airflow_kcr.sinks.files.layout import TEMPORARY, FileTarget, Manifest, Time
 from airflow_kcr.sinks.files.revisions import FileRevision
 from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import GROUP, Driver
+from tests.support.scripts import recomputation
 
 LEASE = timedelta(seconds=60)
 """Of a recomputation."""
@@ -272,17 +272,7 @@ class Files:
 
     def begin(self, sequence: CheckpointNumber, request_id: str = "again") -> EventNumber:
         """Begin a recomputation, in the place of one under the same request id that runs; return its number."""
-        begun = self.driver.handle(
-            StartRecomputation(
-                sequence=sequence,
-                request_id=RequestId(request_id),
-                token=uuid.uuid4().hex,
-                groups=(GROUP,),
-                ranges={},
-                lease=LEASE,
-            )
-        )
-        return begun.number
+        return recomputation(self.driver, sequence, request_id)
 
     def revision(
         self, sequence: CheckpointNumber, number: EventNumber, copies: int = 2, sink: FileSink | None = None

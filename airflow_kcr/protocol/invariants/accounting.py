@@ -11,13 +11,13 @@ from typing import ClassVar, NamedTuple
 
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.invariants.moment import Invariant, Moment
-from airflow_kcr.protocol.invariants.tiling import add, below, common, joined, lacking
+from airflow_kcr.protocol.invariants.tiling import add, below, common, lacking
 from airflow_kcr.protocol.offsets import SeekMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import Event, InitialOffsetsStored, ResetBegun, SeekWritten
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.timelines import is_recreated
-from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range, TopicId
+from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range, TopicId, joined
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,20 +10,7 @@ from airflow_kcr.protocol.invariants.moment import Invariant, Moment
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, Range
-
-
-def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """Return the union of `ranges` as ascending ranges that neither overlap nor touch."""
-    found: list[Range] = []
-    for range_ in sorted(ranges):
-        if range_.from_ >= range_.to:
-            continue
-        if found and range_.from_ <= found[-1].to:
-            found[-1] = Range(found[-1].from_, max(found[-1].to, range_.to))
-        else:
-            found.append(range_)
-    return tuple(found)
+from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, Range, joined
 
 
 def add(ranges: list[Range], range_: Range) -> tuple[Range, ...]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.values import BatchId, Range, TopicPartition
-from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId
+from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, ranges_of
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.contents import CheckpointContents
 from airflow_kcr.sinks.files.folder import Folder
@@ -74,7 +74,7 @@ class Arrangement:
                 whole.append(listed)
                 continue
             name = f"{into}/{batch.batch_id}"
-            self._rewrite([f.path for f in listed.files], self._number(listed.schema), name, _kept([batch]))
+            self._rewrite([f.path for f in listed.files], self._number(listed.schema), name, ranges_of([batch]))
         self.put_together(whole, into)
 
     def put_together(self, lists: Iterable[BatchList], into: str) -> None:
@@ -125,7 +125,7 @@ class Arrangement:
         for place, text in enumerate(manifest.schemas):
             sources = [f.path for f in manifest.files if f.schema == place]
             if sources:
-                self._rewrite(sources, self._number(text), f"{into}/of-{manifest.checkpoint}-{place}", _kept(rest))
+                self._rewrite(sources, self._number(text), f"{into}/of-{manifest.checkpoint}-{place}", ranges_of(rest))
 
     def _add_small(self, number: int, small: Sequence[DataFile], into: str) -> None:
         if len(small) < FEWEST:
@@ -165,26 +165,3 @@ def _last_holders(undone: Sequence[Manifest], retired: Mapping[CheckpointId, Ret
         batches, manifest = held[checkpoint]
         found |= dict.fromkeys(batches, manifest)
     return found
-
-
-def _kept(batches: Iterable[AcceptedBatch]) -> dict[TopicPartition, tuple[Range, ...]]:
-    """Return which records are accepted."""
-    found: dict[TopicPartition, list[Range]] = {}
-    for batch in batches:
-        for partition, range_ in batch.ranges.items():
-            found.setdefault(partition, []).append(range_)
-    return {p: tuple(_joined(found[p])) for p in sorted(found)}
-
-
-def _joined(ranges: list[Range]) -> Iterator[Range]:
-    """Yield ranges with those joined that follow each other."""
-    last: Range | None = None
-    for range_ in sorted(ranges):
-        if last is not None and range_.from_ == last.to:
-            last = Range(last.from_, range_.to)
-            continue
-        if last is not None:
-            yield last
-        last = range_
-    if last is not None:
-        yield last

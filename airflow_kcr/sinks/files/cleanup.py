@@ -10,8 +10,8 @@ Spark is there for its file systems; nothing is read.
 The newest published checkpoint decides everything before it: whatever batches of its time or before have written is in
 a manifest in force, or counts no more. So of the folders up to there, every file goes that is in no such manifest; what
 is newer is left alone, since a publisher may be at work on it, and so is what a running recomputation has written. That
-holds in each order of steps: a checkpoint that a
-reset undoes meanwhile has its files still, and one that is published meanwhile has newer ones.
+holds in each order of steps: a checkpoint that a reset undoes meanwhile has its files still, and one that is published
+meanwhile has newer ones.
 
 Killed anywhere, or run twice at a time, it only ever deletes files that nothing names, and the next run continues.
 """

@@ -17,7 +17,7 @@ from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset
-from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
+from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_of
 from airflow_kcr.sinks.contract import Revision, Sink
 from airflow_kcr.sinks.postgres import bookkeeping, checks, frames, insertion, resets, staging
 from airflow_kcr.sinks.postgres.database import Database, SinkBusy
@@ -261,7 +261,10 @@ class PostgresRevision(Revision):
 
     def __init__(self, sink: PostgresSink, checkpoint: CompleteCheckpoint, number: EventNumber) -> None:
         self._sink, self._id, self._number = sink, checkpoint.id, number
-        self._replaced = [(place, r) for batch in checkpoint.batches for place, r in batch.ranges.items()]
+        self._replaced = [(place, range_) for place, its in ranges_of(checkpoint.batches).items() for range_ in its]
+        self._staged: list[Staging] = []
+        """What was made, also of batches that failed or were cancelled."""
+
         self._held: list[tuple[BatchCall, Staging]] = []
         with sink.replacing() as table:
             for left in staging.superseded(table, self._id.sequence, number):
@@ -281,7 +284,9 @@ class PostgresRevision(Revision):
         """Make the table that executors write a batch's rows into; as `PostgresSink.stage`."""
         with self._sink.replacing() as table:
             name = staging.of_revision(table, self._id.sequence, self._number, call.batch)
-            return staging.make(table, name, columns)
+            staged = staging.make(table, name, columns)
+        self._staged.append(staged)
+        return staged
 
     def hold(self, call: BatchCall, staged: Staging) -> None:
         """Hold back what executors have staged."""
@@ -300,7 +305,7 @@ class PostgresRevision(Revision):
             for call, staged in self._held:
                 insertion.insert_recomputed(table, call, staged)
                 staging.drop(table, staged)
-        self._held.clear()
+        self._staged.clear()
 
     def _delete(self, table: TargetTable) -> None:
         if SOURCE not in table.read_columns():
@@ -317,9 +322,11 @@ class PostgresRevision(Revision):
 
     def drop(self) -> None:
         """Drop the staging tables that were filled and not exchanged; where that fails, the next attempt does it."""
+        if not self._staged:
+            return
         try:
             with self._sink.replacing() as table:
-                for _, staged in self._held:
+                for staged in self._staged:
                     staging.drop(table, staged)
         except SinkError as error:
             _LOG.info("%s: what is staged is left for the next recomputation: %s", self, error)

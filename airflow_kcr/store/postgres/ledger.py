@@ -152,28 +152,34 @@ def since(session: Session, after: values.CheckpointNumber, up_to: values.Checkp
     Sequences only grow, and a batch is numbered under the lock that stamps it, so those wanted lie side by side.
     """
     found: list[Found] = []
-    before: int = values.MAX_NUMBER if up_to is None else _first_beyond(session, up_to)
+    before: int = values.MAX_NUMBER if up_to is None else _near_beyond(session, up_to)
     while rows := session.rows(SQL["page_back"], before=before, limit=PAGE):
         later = [row for row in rows if row[0][_SEQUENCE] > after]
-        found += later
+        found += (row for row in later if up_to is None or row[0][_SEQUENCE] <= up_to)
         if len(later) < PAGE:
             break
         before = _number(rows[-1])
     return _seen(session, found[::-1])
 
 
-def _first_beyond(session: Session, sequence: values.CheckpointNumber) -> int:
-    """Return the number from which on all batches are of later sequences: by halving, as no index has sequences."""
-    newest = session.rows(SQL["page_back"], before=values.MAX_NUMBER, limit=1)
-    low, high = 0, _number(newest[0]) + 1 if newest else 0
-    while low < high:
-        middle = (low + high) // 2
-        number, stamp = session.rows(SQL["from_number"], number=middle)[0]
+def _near_beyond(session: Session, sequence: values.CheckpointNumber) -> int:
+    """Return a number that is beyond all batches up to a sequence, by less than a page.
+
+    No index is of sequences, so it is looked for from the newest batch on, in steps that double, then by halving: of a
+    sequence that is new, as a publisher asks for, that is one look or two, of one that is old a few dozen.
+    """
+    low, high, step = 0, values.MAX_NUMBER, PAGE
+    place: int = high
+    while high - low > PAGE:
+        newest_before = session.rows(SQL["stamp_before"], before=place)
+        number, stamp = newest_before[0] if newest_before else (0, 0)
         if stamp > sequence:
-            high = middle
+            high, place = number, number - step
+            step *= 2
         else:
-            low = number + 1
-    return low
+            low = place
+        place = max(place, (low + high) // 2)
+    return high
 
 
 _SEQUENCE: Final = BATCHES.columns.index("sequence")

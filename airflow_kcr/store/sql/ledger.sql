@@ -114,10 +114,10 @@ WHERE b.region_id = :region AND b.batch_id = ANY (CAST(:batches AS text[])) ORDE
 SELECT {batch} FROM kcr.batch b
 WHERE b.region_id = :region AND b.number > :after AND b.number <= :upto ORDER BY b.number LIMIT :limit
 
--- name: from_number
--- The first batch of at least a number.
+-- name: stamp_before
+-- The number and the sequence of the newest batch before a number.
 SELECT b.number, b.sequence FROM kcr.batch b
-WHERE b.region_id = :region AND b.number >= :number ORDER BY b.number LIMIT 1
+WHERE b.region_id = :region AND b.number < :before ORDER BY b.number DESC LIMIT 1
 
 -- name: page_back
 -- From the newest batch on.

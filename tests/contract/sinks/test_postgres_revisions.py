@@ -112,6 +112,7 @@ def test_what_is_not_wanted_any_more_changes_nothing(empty_database_url: str) ->
     with pytest.raises(CheckpointNotUsable):
         revision.replace(undone)
     assert words(out) == {"": 40}
+    revision.stage(out.call({0: (0, 1)}), COLUMNS)  # by a batch that was cancelled
     revision.drop()
     assert left(out) == []
 

@@ -38,7 +38,8 @@ def twice(runs: RestedRegion) -> None:
     """Carry two runs out, of twenty records each; each start takes a number, too."""
     for number, (word, sequence) in enumerate((("first", FIRST), ("second", SECOND))):
         runs.fill(word, HOUR + timedelta(minutes=number))
-        done = runs.run("--until", (HOUR + timedelta(minutes=number, seconds=30)).isoformat())
+        until = (HOUR + timedelta(minutes=number, seconds=30)).isoformat()
+        done = runs.run("--until", until, "--dag-run", f"hours/{word}")
         assert done["sequence"] == sequence
 
 
@@ -71,6 +72,7 @@ def test_its_output_is_replaced_and_nothing_else(runs: RestedRegion) -> None:
     assert left(runs) == []
     # What is done is found, without Spark, and without the records.
     assert runs.recompute("--checkpoint", str(FIRST), "--request-id", "again", spark=NO_SPARK) == [answer]
+    assert runs.recompute("--run", "hours/first", "--request-id", "again", spark=NO_SPARK) == [answer]
     with Region(runs.name, runs.store) as region:
         after = region.show()
         assert (after.epoch, after.timeline, after.last_complete) == (

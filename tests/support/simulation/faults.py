@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.driver.recompute import ranges_of
+from airflow_kcr.driver.recompute import ranges_in
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands, rows
@@ -308,7 +308,7 @@ def recomputed(simulation: Simulation) -> None:
             world.after(2.0, lambda: begin(tries - 1))
 
     def attempt(sequence: CheckpointNumber, tries: int) -> None:
-        ranges = ranges_of(group, RegionLedger(store, name).contents(sequence, group))
+        ranges = ranges_in(group, RegionLedger(store, name).contents(sequence, group))
         start = commands.StartRecomputation(
             sequence=sequence,
             request_id=request_id,

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RecomputationRefused, UpsertNeedsConsent
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, ResetInProgress, UpsertNeedsConsent
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, Range
@@ -50,10 +51,10 @@ def test_it_is_begun_kept_alive_and_done(driver: Driver) -> None:
     assert wanted.done() is None
     assert wanted.groups() == ("g",)
     ranges = {p: (Range(Offset(10), Offset(20)),) for p in driver.region.claims}
-    begun = wanted.begin(ranges)
+    begun = wanted.begin(wanted.groups(), ranges)
     assert begun.requester.who == "somebody"
     wanted.require_wanted()
-    wanted.wait_for_resets()
+    wanted.wait_for_resets(time.monotonic() + 60)
     view = wanted.finish([{p: held for p, (held,) in ranges.items()}])
     assert (view.to_json()["revision"], view.to_json()["state"]) == (1, "done")
     again = region(driver).recompute(newest(driver), request_id="again").done()
@@ -65,12 +66,13 @@ def test_it_is_begun_kept_alive_and_done(driver: Driver) -> None:
 def test_while_the_region_resets_nothing_may_be_shown(driver: Driver) -> None:
     first = region(driver).checkpoints.list()[0].checkpoint.sequence
     wanted = region(driver).recompute(first)
-    wanted.begin({})
+    wanted.begin(wanted.groups(), {})
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
     assert driver.region.state is rows.RegionState.RESETTING
-    with pytest.raises(RecomputationRefused, match=f"resets, and may undo checkpoint {first}"):
-        wanted.require_wanted()
+    for asked in (wanted.require_wanted, lambda: wanted.wait_for_resets(time.monotonic())):
+        with pytest.raises(ResetInProgress, match=f"resets, and may undo checkpoint {first}"):
+            asked()
     driver.finish_reset()
     wanted.require_wanted()
 
@@ -78,7 +80,7 @@ def test_while_the_region_resets_nothing_may_be_shown(driver: Driver) -> None:
 def test_what_a_reset_has_undone_may_not_be_shown(driver: Driver) -> None:
     first = region(driver).checkpoints.list()[0].checkpoint.sequence
     wanted = region(driver).recompute(newest(driver))
-    wanted.begin({})
+    wanted.begin(wanted.groups(), {})
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
     driver.finish_reset()

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import timedelta
+
 import pytest
 
-from airflow_kcr.driver.recompute import Backlog, joined, ranges_of, require_there
-from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.api import Region
+from airflow_kcr.driver.recompute import Backlog, ranges_in, require_there, started
+from airflow_kcr.driver.starting import StartPatience
+from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused
 from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region.commands import StartRecomputation
+from airflow_kcr.protocol.region.rows import RecomputationState
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -13,12 +20,15 @@ from airflow_kcr.protocol.values import (
     GroupPartition,
     Offset,
     Range,
+    RequestId,
     Timeline,
     TopicId,
     TopicName,
     TopicPartition,
 )
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
+from tests.support.driver import Driver
+from tests.support.live_region import SPEC, live_region
 
 GROUP, TOPIC = GroupId("g"), TopicName("t")
 PLACE = GroupPartition(GROUP, TOPIC, 0)
@@ -41,11 +51,10 @@ def batch(**ranges: tuple[int, int]) -> AcceptedBatch:
 def test_what_a_checkpoint_has_is_joined_by_partition() -> None:
     batches = (batch(p1=(0, 5)), batch(p0=(3, 5), p1=(5, 7)), batch(p0=(6, 9)))
     checkpoint = CompleteCheckpoint(id=batches[0].checkpoint, previous=None, boundary=None, batches=batches)
-    assert ranges_of(GROUP, checkpoint) == {
+    assert ranges_in(GROUP, checkpoint) == {
         PLACE: (r(3, 5), r(6, 9)),
         GroupPartition(GROUP, TOPIC, 1): (r(0, 7),),
     }
-    assert list(joined([])) == []
 
 
 def test_batches_take_a_share_of_each_partition_and_cross_no_gap() -> None:
@@ -76,3 +85,48 @@ def test_records_that_are_not_in_their_log_are_refused(log: LogBounds | None, to
 def test_records_that_are_there_are_fine() -> None:
     require_there(PLACE, [r(5, 10)], LogBounds(start=Offset(5), end=Offset(10), topic_id=TopicId("a")), TopicId("a"))
     require_there(PLACE, [r(5, 10)], LogBounds(start=Offset(5), end=Offset(10), topic_id=TopicId("a")), TopicId(""))
+
+
+@pytest.fixture
+def driver(database_url: str) -> Iterator[Driver]:
+    """A region with a checkpoint."""
+    sinks = "sinks: {out: {kind: custom, factory: 'jobs.lake:make'}}"
+    with live_region(database_url, SPEC.replace("process'}", f"process', {sinks}}}")) as driver:
+        driver.up()
+        driver.process()
+        driver.checkpoint("first")
+        yield driver
+
+
+def at_work(driver: Driver, lease: timedelta) -> None:
+    """Another recomputation of the checkpoint begins, and says nothing more."""
+    driver.handle(
+        StartRecomputation(
+            sequence=newest(driver), request_id=RequestId("other"), token="", groups=(), ranges={}, lease=lease
+        )
+    )
+
+
+def newest(driver: Driver) -> CheckpointNumber:
+    found = driver.region.restore_sequence
+    assert found is not None
+    return found
+
+
+def test_another_recomputation_is_waited_for_until_it_is_lost(driver: Driver) -> None:
+    at_work(driver, timedelta(seconds=2))
+    wanted = Region(driver.name, driver.store).recompute(newest(driver))
+    patience = StartPatience(driver.name, timedelta(0))
+    begun = started(wanted, wanted.groups(), {}, patience, timedelta(minutes=5))
+    row = driver.region.checkpoint_of(newest(driver))
+    assert row is not None
+    states = [one.state for one in row.recomputations]
+    assert states == [RecomputationState.FAILED, RecomputationState.RUNNING]
+    assert row.recomputations[-1] == begun
+
+
+def test_another_recomputation_that_lives_on_is_not_waited_for_any_longer(driver: Driver) -> None:
+    at_work(driver, timedelta(hours=1))
+    wanted = Region(driver.name, driver.store).recompute(newest(driver))
+    with pytest.raises(RecomputationRefused, match="being recomputed already"):
+        started(wanted, wanted.groups(), {}, StartPatience(driver.name, timedelta(0)), timedelta(0))

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kcr.protocol.invariants.tiling import below, common, joined, lacking, width
-from airflow_kcr.protocol.values import Offset, Range
+from airflow_kcr.protocol.invariants.tiling import below, common, lacking, width
+from airflow_kcr.protocol.values import Offset, Range, joined
 
 ranges = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda t: Range(Offset(min(t)), Offset(max(t)))), max_size=6

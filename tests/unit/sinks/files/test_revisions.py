@@ -151,6 +151,16 @@ class TestReaders:
         after = files.checkpoint("n2")
         assert files.manifests()[after].schemas == (SCHEMA,)
 
+    def test_of_a_checkpoint_without_batches_see_the_columns_of_the_revision_before(self, files: Files) -> None:
+        sequence = checkpoint(files, "n1")
+        number = files.begin(sequence)
+        contents = RegionLedger(files.driver.store, files.driver.name).contents(sequence, GROUP)
+        revision = files.sink.revised(contents, number)
+        revision.list_files(files.call(files.driver.batches[0].batch), schema("integer"))
+        revision.replace(files.wanted(sequence, number))
+        after = files.checkpoint("n2")
+        assert files.manifests()[after].schemas == (schema("integer"),)
+
     def test_go_by_the_revision_before_while_one_is_half_written(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")
         old = read(files, sequence)
@@ -214,6 +224,11 @@ class TestRefusals:
         with pytest.raises(SinkError, match=r"column size is string, and .* has it as integer"):
             revision.list_files(files.call(batch), schema("string"))
         revision.list_files(files.call(batch), schema("integer"))
+        with pytest.raises(SinkError, match=r"column size is long, and .* has it as integer"):
+            columns.note(schema("long"))
+        revision.list_files(files.call(batch), schema("integer", "own"))
+        with pytest.raises(SinkError, match=r"column own is string, and .* has it as integer"):
+            Columns(files.folder).note(schema("string", "own"))
         columns.note(schema("long", "more"))
         with pytest.raises(SinkError, match=r"column more is string, and .* has it as long"):
             revision.list_files(files.call(batch), schema("string", "more"))
@@ -441,6 +456,15 @@ class TestResets:
         assert read(files, third) == found
         assert files.data_files() == needed(files)
 
+    def test_end_what_runs_and_its_files_go_with_those_of_the_checkpoint(self, files: Files) -> None:
+        sequence = checkpoint(files, "n1")
+        files.revision(sequence, files.begin(sequence))
+        go_back(files)
+        checkpoint(files, "n2")
+        files.clean()
+        assert files.data_files() == needed(files)
+        assert not files.folder.walk(layout.REVISIONS)
+
     def test_of_a_pinned_checkpoint_keep_the_files_of_its_revision(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")
         files.driver.handle(PinCheckpoint(sequence=sequence, label="kept", reason="to compare"))
@@ -524,6 +548,8 @@ class TestCleaning:
         files.driver.handle(RetireCheckpoints())
         files.clean(GivenUp.RETIRED)
         files.folder.replace(where, text)
+        # An object store has no folders that could be empty.
+        (files.root / layout.MANIFESTS / layout.shelf(checkpoints[0])).rmdir()
         with pytest.raises(CheckpointNotUsable, match="was retired"):
             read(files, checkpoints[0])
         files.clean()
