@@ -60,7 +60,7 @@ def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
         "executor_memory": lambda spark: 2**30,
         "warm_up": lambda *_: 100,
         "SparkEngine": lambda *_: SimpleNamespace(slowed=str),
-        "_application": lambda spark: RunningApplication(application="none"),
+        "application_of": lambda spark: RunningApplication(application="none"),
     }
     for name, instead in without_spark.items():
         monkeypatch.setattr(application, name, instead)
