@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
 from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
-from airflow_kcr.api.recomputations import RecomputationView
+from airflow_kcr.api.recomputations import Compare, Into, OutputComparison, RecomputationView, Replace
 from airflow_kcr.api.region import Region
 from airflow_kcr.api.regions import Cluster, Clusters, opened, regions, store_url
 from airflow_kcr.api.reset_views import ResetView
@@ -29,10 +29,13 @@ __all__ = [
     "CheckpointView",
     "Cluster",
     "Clusters",
+    "Compare",
     "Comparison",
     "Goal",
+    "Into",
     "Lag",
     "MemberView",
+    "OutputComparison",
     "Plan",
     "Progress",
     "RecomputationView",
@@ -41,6 +44,7 @@ __all__ = [
     "RegionSummary",
     "RegionView",
     "Repetition",
+    "Replace",
     "ResetRequest",
     "ResetView",
     "Verdict",

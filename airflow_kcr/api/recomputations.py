@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import ClassVar, Final, TypeAlias
 
 from airflow_kcr.api.regions import Handle, require_groups
 from airflow_kcr.api.views import AnswerColumns, View
@@ -28,14 +28,110 @@ from airflow_kcr.protocol.values import (
     GroupPartition,
     Range,
     RequestId,
+    replace,
 )
-from airflow_kcr.spec import stored_spec
+from airflow_kcr.spec import RegionSpec, stored_spec
+from airflow_kcr.spec.elsewhere import with_sinks
 
 LEASE: Final = timedelta(seconds=60)
 """After how long a process that says nothing counts as lost. It holds up only another recomputation."""
 
 _LOOK_AGAIN: Final = timedelta(seconds=2)
 """A region tells most of what happens in it; whether a reset is over is looked at as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """What is made takes the place of the checkpoint's output."""
+
+    purpose: ClassVar[rows.RecomputationPurpose] = rows.RecomputationPurpose.REPLACE
+    consent_upsert: bool = False
+    """Whether tables of mode `upsert` may be recomputed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Into:
+    """What is made goes into other sinks; those of the region are not touched."""
+
+    purpose: ClassVar[rows.RecomputationPurpose] = rows.RecomputationPurpose.INTO
+    sinks: Mapping[str, object]
+    """By group and name, as a spec has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """What is made is compared with the checkpoint's output, and dropped."""
+
+    purpose: ClassVar[rows.RecomputationPurpose] = rows.RecomputationPurpose.COMPARE
+    key: tuple[str, ...]
+    """The columns that name a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRows:
+    """One key whose rows differ."""
+
+    key: Mapping[str, object]
+    """The key's columns, with their values as JSON has them."""
+
+    before: tuple[Mapping[str, object], ...]
+    """The other columns of each row that is shown; none: there is no such key."""
+
+    after: tuple[Mapping[str, object], ...]
+    """Those of each row that would take their place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputComparison(View):
+    """How the output that one sink shows of a checkpoint differs from what its records make now, by keys."""
+
+    shown = AnswerColumns["OutputComparison"](
+        "sequence",
+        "group",
+        "sink",
+        ("key", lambda c: list(c.key)),
+        "rows_before",
+        "rows_after",
+        "same",
+        "different",
+        "only_before",
+        "only_after",
+        ("columns_only_before", lambda c: list(c.columns_only_before)),
+        ("columns_only_after", lambda c: list(c.columns_only_after)),
+        "examples",
+        table=(
+            *("sequence", "group", "sink", "rows_before", "rows_after"),
+            *("same", "different", "only_before", "only_after"),
+        ),
+    )
+
+    sequence: int
+    """The checkpoint's."""
+
+    group: str
+    sink: str
+    key: tuple[str, ...]
+    rows_before: int
+    rows_after: int
+    same: int
+    """Keys with the same rows on both sides."""
+
+    different: int
+    only_before: int
+    only_after: int
+    columns_only_before: tuple[str, ...]
+    """Columns that are not compared, as the other side lacks them."""
+
+    columns_only_after: tuple[str, ...]
+    examples: Mapping[str, tuple[ComparedRows, ...]]
+    """Of each kind of difference (`different`, `only_before`, `only_after`) the first keys."""
+
+
+RecomputedOutput: TypeAlias = Replace | Into | Compare
+"""What becomes of what a recomputation makes."""
+
+REPLACE: Final = Replace()
+"""It takes the place of the checkpoint's output, if no table of mode `upsert` is among it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +146,20 @@ class RecomputationView(View):
         ("revision", lambda r: r.checkpoint.revision),
         ("request_id", lambda r: r.recomputation.request_id),
         ("state", lambda r: r.recomputation.state),
+        ("purpose", lambda r: r.recomputation.purpose),
+        ("into", lambda r: list(r.recomputation.into)),
         ("groups", lambda r: list(r.recomputation.groups)),
         ("started_at", lambda r: r.recomputation.started_at),
         ("finished_at", lambda r: r.recomputation.finished_at),
         ("why", lambda r: r.recomputation.failure or None),
-        table=("region", "sequence", "boundary", "revision", "state", "request_id", "finished_at", "why"),
+        table=("region", "sequence", "boundary", "revision", "purpose", "state", "request_id", "finished_at", "why"),
     )
 
     region: str
     checkpoint: rows.Checkpoint
     recomputation: rows.Recomputation
+    comparisons: tuple[OutputComparison, ...] = ()
+    """Of each sink, where the output was compared."""
 
 
 class RegionRecomputation:
@@ -68,9 +168,9 @@ class RegionRecomputation:
     Args:
         handle: the region, and who asks.
         sequence: the checkpoint's.
-        groups: whose output is replaced; none: that of all groups.
+        groups: whose records are processed; none: those of all groups, or of those that have other sinks.
         request_id: names it, so that another try finds it.
-        consent_upsert: whether tables of mode `upsert` may be recomputed.
+        output: what becomes of what is made.
     """
 
     def __init__(
@@ -79,11 +179,10 @@ class RegionRecomputation:
         sequence: CheckpointNumber,
         groups: Sequence[str],
         request_id: RequestId,
-        *,
-        consent_upsert: bool = False,
+        output: RecomputedOutput,
     ) -> None:
-        self.region, self.sequence, self.request_id = handle.name, sequence, request_id
-        self._handle, self._groups, self._consents = handle, groups, consent_upsert
+        self.region, self.sequence, self.request_id, self.output = handle.name, sequence, request_id, output
+        self._handle, self._groups = handle, groups
         self._token = uuid.uuid4().hex
         self._number = EventNumber(0)
 
@@ -93,18 +192,29 @@ class RegionRecomputation:
         Raises:
             UnknownCheckpoint, CheckpointNotUsable: there is none of that number, it is not published, was undone by a
                 reset, or is retired.
+            ConfigurationError: the other sinks are declared wrongly.
+            RecomputationRefused: the request id names another recomputation.
         """
-        row = recomputations.replaceable(self._handle.read(), self.sequence)
-        known = recomputations.newest(row, self.request_id)
-        is_done = known is not None and known.state is rows.RecomputationState.DONE
-        return self.view(known) if known is not None and is_done else None
+        region = self._handle.read()
+        row = recomputations.replaceable(region, self.sequence)
+        known = recomputations.done(row, self.request_id, self.output.purpose, self._places(self._spec(region)))
+        return None if known is None else self.view(known)
 
-    def groups(self) -> tuple[GroupId, ...]:
-        """Return the groups whose output is replaced.
+    def spec(self) -> RegionSpec:
+        """Return the spec whose pipelines and sinks are taken.
 
         Raises:
-            ConfigurationError: there is no such group, or one has no sink whose output could be replaced.
-            UpsertNeedsConsent: a table of mode `upsert` is among the sinks.
+            ConfigurationError: the other sinks are declared wrongly, or are of no group of the region.
+        """
+        return self._spec(self._handle.read())
+
+    def groups(self) -> tuple[GroupId, ...]:
+        """Return the groups whose records are processed.
+
+        Raises:
+            ConfigurationError: there is no such group, or one has no sink whose output could be replaced; the other
+                sinks are declared wrongly.
+            UpsertNeedsConsent: a table of mode `upsert` is among the sinks whose output is replaced.
         """
         return self._checked(self._handle.read())
 
@@ -119,7 +229,8 @@ class RegionRecomputation:
 
         Raises:
             UnknownCheckpoint, CheckpointNotUsable: as for `done`.
-            RecomputationRefused: the checkpoint is being recomputed under another request id.
+            RecomputationRefused: the checkpoint is being recomputed under another request id, or this one names another
+                recomputation.
         """
         command = StartRecomputation(
             sequence=self.sequence,
@@ -127,6 +238,8 @@ class RegionRecomputation:
             token=self._token,
             groups=groups,
             ranges=ranges,
+            purpose=self.output.purpose,
+            into=self._places(self.spec()),
             lease=LEASE,
             requester=self._handle.requester,
         )
@@ -175,17 +288,20 @@ class RegionRecomputation:
                 f"region {self.region} resets, and may undo checkpoint {self.sequence}; recompute it when it runs"
             )
 
-    def finish(self, batches: Sequence[Mapping[GroupPartition, Range]]) -> RecomputationView:
-        """Say that the sinks show what was made, and return it.
+    def finish(
+        self, batches: Sequence[Mapping[GroupPartition, Range]], comparisons: Sequence[OutputComparison] = ()
+    ) -> RecomputationView:
+        """Say that the sinks show what was made, or that it was compared, and return it.
 
         Args:
             batches: what was processed.
+            comparisons: with what was there.
 
         Raises:
             CheckpointNotUsable, RecomputationRefused: as for `renew`; the sinks show it all the same.
         """
         command = FinishRecomputation(sequence=self.sequence, number=self._number, batches=tuple(batches))
-        return self.view(self._handle.store.handle(self._handle.name, command))
+        return replace(self.view(self._handle.store.handle(self._handle.name, command)), comparisons=tuple(comparisons))
 
     def fail(self, why: str) -> None:
         """Say that it came to nothing."""
@@ -197,11 +313,25 @@ class RegionRecomputation:
         row = require_checkpoint(self._handle.read(), self.sequence)
         return RecomputationView(region=self.region, checkpoint=row, recomputation=one)
 
-    def _checked(self, region: Region) -> tuple[GroupId, ...]:
-        """Return the groups, each with sinks that can be recomputed."""
-        require_groups(region, self._groups)
+    def _spec(self, region: Region) -> RegionSpec:
         spec = stored_spec(region.spec.text)
-        groups = tuple(GroupId(name) for name in dict.fromkeys(self._groups)) or tuple(sorted(region.rules.groups))
+        return with_sinks(spec, self.output.sinks) if isinstance(self.output, Into) else spec
+
+    def _places(self, spec: RegionSpec) -> tuple[str, ...]:
+        if not isinstance(self.output, Into):
+            return ()
+        sinks = ((group.group_id, sink) for group in spec.groups for sink in group.sinks)
+        return tuple(f"{group}/{sink.name}: {sink.kind} {sink.place}" for group, sink in sinks)
+
+    def _checked(self, region: Region) -> tuple[GroupId, ...]:
+        """Return the groups, each with sinks."""
+        require_groups(region, self._groups)
+        spec = self._spec(region)
+        known = [group.group_id for group in spec.groups]
+        groups = tuple(GroupId(name) for name in sorted(dict.fromkeys(self._groups) or known))
+        missing = [group for group in groups if group not in known]
+        if missing:
+            raise ConfigurationError(f"into names no sinks of group {missing[0]}; name them, or leave the group out")
         without = [group for group in groups if not spec.group(group).sinks]
         if without:
             raise ConfigurationError(
@@ -210,7 +340,7 @@ class RegionRecomputation:
                 'interval that was cleared, let it find its checkpoint (on_clear="find")'
             )
         upserts = [f"{one.name} of group {group}" for group in groups for one in region.rules.groups[group].upserts]
-        if upserts and not self._consents:
+        if upserts and isinstance(self.output, Replace) and not self.output.consent_upsert:
             raise UpsertNeedsConsent(
                 f"sink {', '.join(upserts)} has mode upsert, which keeps one row a key: of checkpoint {self.sequence}, "
                 "rows that it wrote last are replaced by what is made now, or go; rows that a later checkpoint has "

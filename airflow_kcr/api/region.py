@@ -263,7 +263,7 @@ class Region:
         *,
         groups: Sequence[str] = (),
         request_id: str | None = None,
-        consent_upsert: bool = False,
+        output: recomputations.RecomputedOutput = recomputations.REPLACE,
     ) -> recomputations.RegionRecomputation:
         """Return the recomputation of a checkpoint, of which nothing was asked yet: for a process that reads records.
 
@@ -271,15 +271,13 @@ class Region:
 
         Args:
             sequence: of a published checkpoint.
-            groups: whose output is replaced; none: that of all groups.
+            groups: whose records are processed; none: those of all groups, or of those that `output` names.
             request_id: names it, so that asking again finds it; absent: a new one.
-            consent_upsert: recompute tables of mode `upsert` although rows that were overwritten don't come back.
+            output: what becomes of what is made: it replaces the checkpoint's, goes into other sinks, or is compared.
         """
         handle = Handle(self._store, self.name, self._clusters, self._requester)
         name = values.RequestId(request_id or f"recompute:{uuid.uuid4()}")
-        return recomputations.RegionRecomputation(
-            handle, values.CheckpointNumber(sequence), groups, name, consent_upsert=consent_upsert
-        )
+        return recomputations.RegionRecomputation(handle, values.CheckpointNumber(sequence), groups, name, output)
 
     def checkpoint_request(self, request_id: str) -> CheckpointRequestView:
         """Return where the request of a request id stands.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_kcr.api import Region
+    from airflow_kcr.api.recomputations import RecomputedOutput
 
 _WHICH = "name the checkpoint: --checkpoint SEQUENCE, --run DAG_ID/RUN_ID, or --from TIME --to TIME; one of the three"
 
@@ -60,6 +61,22 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
         bool,
         typer.Option("--consent-upsert", help="Recompute tables of mode upsert, where overwritten rows don't return."),
     ] = False,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write into other sinks, and replace nothing: a YAML file that maps groups to sinks.",
+            show_default=False,
+        ),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN,…",
+            help="Replace nothing: compare what is made now with what is shown, by the columns that name a row.",
+            show_default=False,
+        ),
+    ] = None,
     dag_run: options.DagRun = "",
     start_within: member.StartWithin = options.TEN_MINUTES,
     master: member.Master = None,
@@ -74,13 +91,18 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     The pipeline and the sinks are those of the spec in force. Readers see the old output until all of the new one is
     there. The region can run meanwhile, or rest: its members don't notice.
 
+    With --into the output goes into other sinks, with --compare it is compared and dropped: the region's own output
+    stays as it is.
+
     A checkpoint that a reset has undone can't be recomputed, nor one whose records are no longer in Kafka.
 
     Example: kcr recompute flights --checkpoint 12 --master 'local[2]'
 
     Example: kcr recompute flights --from 2026-01-01T00:00:00Z --to 2026-01-02T00:00:00Z
+
+    Example: kcr recompute flights --checkpoint 12 --compare tail_number -o json
     """
-    from airflow_kcr.api import RecomputationView, Region
+    from airflow_kcr.api import OutputComparison, RecomputationView, Region
     from airflow_kcr.api.regions import opened
     from airflow_kcr.driver.recompute import RecomputeRun
     from airflow_kcr.driver.recompute import recompute as recomputed
@@ -90,14 +112,13 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     name, asked = region_name(region), request_id or f"recompute:{uuid.uuid4()}"
     with opened(store) as found:
         handle = Region(name, found, requester=requester(dag_run))
+        wanted = _output(into, compare, consent_upsert=consent_upsert)
         sequences = _sequences(handle, checkpoint, run, after, up_to)
         views = [
             recomputed(
                 found,
                 RecomputeRun(
-                    recomputation=handle.recompute(
-                        sequence, groups=group or (), request_id=asked, consent_upsert=consent_upsert
-                    ),
+                    recomputation=handle.recompute(sequence, groups=group or (), request_id=asked, output=wanted),
                     spark=member.settings(f"kcr recompute {region}", master, conf, jars, connector),
                     reading=options.settings_of(read_option),
                 ),
@@ -105,7 +126,26 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
             )
             for sequence in sequences
         ]
-    show(listed(RecomputationView, views), output)
+    if compare is None:
+        show(listed(RecomputationView, views), output)
+    else:
+        show(listed(OutputComparison, [one for view in views for one in view.comparisons]), output)
+
+
+def _output(into: str | None, compare: str | None, *, consent_upsert: bool) -> RecomputedOutput:
+    from airflow_kcr.api.recomputations import Compare, Into, Replace
+    from airflow_kcr.spec.elsewhere import read_sinks
+
+    if [into is not None, compare is not None, consent_upsert].count(True) > 1:
+        raise typer.BadParameter("give one of --into, --compare and --consent-upsert: the first two replace nothing")
+    if into is not None:
+        return Into(sinks=read_sinks(into))
+    if compare is None:
+        return Replace(consent_upsert=consent_upsert)
+    key = tuple(column.strip() for column in compare.split(","))
+    if not all(key):
+        raise typer.BadParameter("--compare takes the columns that name a row, with commas between them")
+    return Compare(key=key)
 
 
 def _sequences(

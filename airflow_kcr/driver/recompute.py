@@ -1,4 +1,4 @@
-"""A process that recomputes one checkpoint: it reads the checkpoint's records once more, and replaces its output.
+"""A process that recomputes one checkpoint: it reads the checkpoint's records once more, mostly to replace its output.
 
 It is no member: it joins no group and holds no partition, so that a region goes on beside it, or rests. Everything that
 can be wrong is found before anything runs: the checkpoint, the sinks, the pipeline, and whether the logs still have the
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from airflow_kcr.api.group_readers import reader_with
-from airflow_kcr.api.recomputations import LEASE, RecomputationView, RegionRecomputation
+from airflow_kcr.api.recomputations import (
+    LEASE,
+    Compare,
+    Into,
+    OutputComparison,
+    RecomputationView,
+    RegionRecomputation,
+)
 from airflow_kcr.driver.application import (
     application_of,
     connector_settings,
@@ -38,7 +45,7 @@ from airflow_kcr.driver.parent_watchdog import ParentWatchdog
 from airflow_kcr.driver.parts import Parts, load, sentence
 from airflow_kcr.driver.process import end_at_once, log_to
 from airflow_kcr.driver.starting import START_WITHIN, StartPatience
-from airflow_kcr.driver.task import RunningApplication, Task
+from airflow_kcr.driver.task import RunningApplication, Task, compared_line
 from airflow_kcr.driver.watch import Watch
 from airflow_kcr.errors import (
     BatchFailed,
@@ -62,14 +69,16 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
+    RegionId,
     TopicId,
 )
 from airflow_kcr.runtime.planner import BatchSize, shares
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_of
-from airflow_kcr.sinks.contract import Revision, SinkOfBatch, SparkNeeds
+from airflow_kcr.sinks.contract import Revision, Sink, SinkOfBatch, SparkNeeds
 from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
-from airflow_kcr.sinks.group import spark_needs
+from airflow_kcr.sinks.group import sinks_of_region, spark_needs
 from airflow_kcr.spark.causes import essential_line
+from airflow_kcr.spark.comparison import compared, require_key
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import Source
@@ -141,8 +150,12 @@ def recompute(
         try:
             with ExitStack() as stack:
                 tell = _to_task if task is not None else _to_none
-                batches = _Recomputing(store, run, found, begun.number, watch, stack, tell).carried_out()
-                return recomputation.finish(batches)
+                recomputing = _Recomputing(store, run, found, begun.number, watch, stack, tell)
+                batches = recomputing.carried_out()
+                done = recomputation.finish(batches, recomputing.comparisons)
+                if task is not None and done.comparisons:
+                    sys.stdout.write(f"{compared_line([one.to_json() for one in done.comparisons])}\n")
+                return done
         except BaseException as error:
             _give_up(recomputation, error)
             raise
@@ -240,8 +253,14 @@ def _found(store: RegionStore, recomputation: RegionRecomputation, environ: Mapp
     """
     groups, name, sequence = recomputation.groups(), recomputation.region, recomputation.sequence
     region, _ = store.read(name)
-    spec, ledger, taken = stored_spec(region.spec.text), RegionLedger(store, name), store.taken(name)
-    parts = {group: load(spec, group, environ, region_id=region.region_id, taken=taken) for group in groups}
+    spec, ledger = recomputation.spec(), RegionLedger(store, name)
+    region_id, taken = region.region_id, store.taken(name)
+    if isinstance(recomputation.output, Into):
+        region_id, taken = elsewhere(region_id), frozenset()
+        live = tuple(sinks_of_region(stored_spec(region.spec.text), environ, region_id=region.region_id))
+        for sink in sinks_of_region(spec, environ, region_id=region_id):
+            sink.require_apart(live)
+    parts = {group: load(spec, group, environ, region_id=region_id, taken=taken) for group in groups}
     contents = {group: ledger.contents(sequence, group) for group in groups}
     ranges = {group: ranges_in(group, its) for group, its in contents.items()}
     with ExitStack() as stack:
@@ -259,6 +278,11 @@ def _found(store: RegionStore, recomputation: RegionRecomputation, environ: Mapp
         contents=contents,
         ranges=ranges,
     )
+
+
+def elsewhere(region_id: RegionId) -> RegionId:
+    """Return in whose name recomputations of a region write into other sinks than its own."""
+    return RegionId(f"{region_id} elsewhere")
 
 
 def ranges_in(group: GroupId, checkpoint: CompleteCheckpoint) -> dict[GroupPartition, tuple[Range, ...]]:
@@ -317,6 +341,16 @@ class Backlog:
         return taken
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """One sink, and what is held back of it."""
+
+    group: GroupId
+    name: str
+    sink: Sink
+    revision: Revision
+
+
 class _Recomputing:
     """A recomputation that runs: its application, its batches, and the thread that keeps it alive.
 
@@ -351,28 +385,41 @@ class _Recomputing:
         """Why it was cancelled."""
 
         self._over = threading.Event()
+        self.comparisons: list[OutputComparison] = []
 
     def carried_out(self) -> list[Mapping[GroupPartition, Range]]:
-        """Read everything once more and replace the output; return what was read, by batch."""
+        """Read everything once more, and do with the output what is wanted; return what was read, by batch."""
         self._stack.callback(self._over.set)
         threading.Thread(target=self._renew, name="renews the recomputation", daemon=True).start()
         wanted = {group: its for group, its in self._found.ranges.items() if its}
         if not wanted:
             return []  # the checkpoint has nothing of these groups, so neither has any sink
-        revisions: list[Revision] = []
+        held: list[_Held] = []
         batches: list[Mapping[GroupPartition, Range]] = []
         self._watch.begin(self._times.lease)
         spark = self._session(wanted)
         for group in wanted:
-            of_group = self._revisions(group, spark)
-            revisions += of_group.values()
-            batches += self._processed(group, spark, of_group)
+            of_group = list(self._held(group, spark))
+            held += of_group
+            batches += self._processed(group, spark, {one.name: one.revision for one in of_group})
         self._require_going_on()
-        deadline = time.monotonic() + RESETS_WITHIN.total_seconds()
-        for revision in revisions:
-            while not self._is_replaced(revision, deadline):
-                pass  # another reset has started since it was waited for
+        match self._run.recomputation.output:
+            case Compare(key=key):
+                self.comparisons += [self._compared(one, key, spark) for one in held]
+            case _:
+                self._show(held)
         return batches
+
+    def _show(self, held: Iterable[_Held]) -> None:
+        deadline = time.monotonic() + RESETS_WITHIN.total_seconds()
+        for one in held:
+            while not self._is_replaced(one.revision, deadline):
+                pass  # another reset has started since it was waited for
+
+    def _compared(self, one: _Held, key: tuple[str, ...], spark: SparkSession) -> OutputComparison:
+        contents = self._found.contents[one.group]
+        before, after = one.sink.shown(contents, spark), one.revision.held(spark)
+        return compared(before, after, sequence=contents.id.sequence, group=one.group, sink=one.name, key=key)
 
     def _is_replaced(self, revision: Revision, deadline: float) -> bool:
         """Return whether output was replaced, having waited until the region is in no reset."""
@@ -392,15 +439,21 @@ class _Recomputing:
         self._tell(application_of(spark))
         return spark
 
-    def _revisions(self, group: GroupId, spark: SparkSession) -> dict[str, Revision]:
-        """Return what holds the output of a group back, by the names of its sinks."""
-        contents, revisions = self._found.contents[group], dict[str, Revision]()
+    def _held(self, group: GroupId, spark: SparkSession) -> Iterator[_Held]:
+        """Yield what holds the output of a group back, of each of its sinks."""
+        contents, output = self._found.contents[group], self._run.recomputation.output
         for declared in self._found.parts[group].sinks:
-            if declared.group == group:
-                sink = declared.open(spark, self._store)
-                revisions[declared.spec.name] = revision = sink.revised(contents, self._number)
-                self._stack.callback(revision.drop)
-        return revisions
+            if declared.group != group:
+                continue
+            sink = declared.open(spark, self._store)
+            match output:
+                case Into():
+                    sink.claim()
+                case Compare(key=key):
+                    require_key(key, sink.shown(contents, spark), sink.owner.name)
+            revision = sink.revised(contents, self._number)
+            self._stack.callback(revision.drop)
+            yield _Held(group=group, name=declared.spec.name, sink=sink, revision=revision)
 
     def _processed(
         self, group: GroupId, spark: SparkSession, revisions: Mapping[str, Revision]

@@ -15,7 +15,7 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -150,6 +150,7 @@ class Task:
 # command ends.
 
 PREFIX: Final = "kcr-application: "
+_COMPARED: Final = "kcr-compared: "
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
 
 KEPT: Final = 50
@@ -208,6 +209,19 @@ class RunningApplication:
         """Return host, process and application, for people; what is not known is left out."""
         known = (self.host, f"process {self.pid}" if self.pid else "", self.application, self.ui)
         return ", ".join(part for part in known if part)
+
+
+def compared_line(comparisons: Sequence[Mapping[str, object]]) -> str:
+    """Return comparisons of output as a line of output."""
+    return _COMPARED + json.dumps(comparisons, sort_keys=True)
+
+
+def compared_in(line: str) -> list[dict[str, object]] | None:
+    """Return the comparisons that a line tells of; None where it tells of none."""
+    if not line.startswith(_COMPARED):
+        return None
+    found: list[dict[str, object]] = json.loads(line.removeprefix(_COMPARED))
+    return found
 
 
 class Sieve:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
-from airflow_kcr.driver.task import REQUEST_ID, RunningApplication, Sieve, process_state
+from airflow_kcr.driver.task import REQUEST_ID, RunningApplication, Sieve, compared_in, process_state
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
 from airflow_kcr.settings import is_secret, names_secret, secrets_in
 from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
@@ -92,6 +92,9 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         """Held while Spark fetches jars."""
 
         self.application: RunningApplication | None = None
+        self.compared: list[dict[str, object]] = []
+        """Comparisons of output that the application has told of."""
+
         """What the driver has said of itself; where it runs in a cluster, what the cluster's client has."""
 
         if self.is_cluster:
@@ -221,10 +224,12 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         for line in itr:
             if _FETCHED.search(line):
                 self._fetching.close()
-            application = RunningApplication.read(line)
+            application, compared = RunningApplication.read(line), compared_in(line)
             if application is not None:
                 self.application = application
                 self._heard(application)
+            elif compared is not None:
+                self.compared = compared
             else:
                 self._show(line)
 

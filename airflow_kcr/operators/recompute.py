@@ -33,12 +33,19 @@ class KcrRecomputeOperator(RecomputingOperator):
     Another try finds a recomputation that is done, and begins one again that was not. A checkpoint that a reset has
     undone, or whose records are no longer in Kafka, fails the task for good, and so does a sink that can't replace.
 
+    With `into` or `compare` nothing is replaced, no event is emitted, and the region doesn't change. So new code is
+    tried on past intervals: the output goes into other sinks, and the task returns the recomputation; or the task
+    returns how the output differs from what is shown, with counts and examples, and drops it.
+
     Args:
         region: the region's name (templated).
         checkpoint: the sequence of the checkpoint (templated).
         run: or the DAG run that it is of, as `DAG_ID/RUN_ID` (templated).
         groups: whose output is replaced (templated); absent: that of all groups.
         consent_upsert: recompute tables of mode `upsert` although rows that were overwritten don't come back.
+        into: other sinks (templated), as the spec has them, by group and name: `{"tills": {"sales": {"kind": …}}}`. At
+            least those that the pipeline writes to; no region may write to their places.
+        compare: the columns that name a row (templated), or `kcr_topic`, `kcr_partition`, `kcr_offset`.
         downstream: `rerun`: DAGs that are scheduled by the partitions of the region's asset run again for this one.
             `tell`: the event has no partition key, so that they don't.
         outlets: beside the region's asset.
@@ -46,10 +53,14 @@ class KcrRecomputeOperator(RecomputingOperator):
 
     Raises:
         InvalidIdentifier: the region's name is none.
-        ConfigurationError: both a checkpoint and a run are given, or `downstream` is none of its words.
+        ConfigurationError: two of checkpoint and run are given, or of into, compare and consent_upsert; `downstream`
+            is none of its words.
     """
 
-    template_fields: Sequence[str] = (*ApplicationOperator.template_fields, "checkpoint", "run", "groups")
+    template_fields: Sequence[str] = (
+        *ApplicationOperator.template_fields,
+        *("checkpoint", "run", "groups", "into", "compare"),
+    )
 
     def __init__(
         self,
@@ -62,12 +73,16 @@ class KcrRecomputeOperator(RecomputingOperator):
     ) -> None:
         if checkpoint is not None and run is not None:
             raise ConfigurationError("KcrRecomputeOperator takes checkpoint or run, or none of the two")
-        super().__init__(region=region, outlets=outlets_of(region, outlets), **kwargs)
+        # What replaces nothing emits no event of the region.
+        is_replaced = kwargs.get("into") is None and not kwargs.get("compare")
+        super().__init__(region=region, outlets=outlets_of(region, outlets) if is_replaced else outlets, **kwargs)
         self.checkpoint = checkpoint
         self.run = run
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # the provider's returns nothing
         """Recompute, and return the checkpoint: region, timeline, sequence, boundary, revision.
+
+        With `into`, return the recomputation; with `compare`, `comparisons`, one of each sink.
 
         Args:
             context: the task's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kcr.api import Region
-    from airflow_kcr.api.recomputations import RegionRecomputation
+    from airflow_kcr.api.recomputations import RecomputationView, RegionRecomputation
     from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
 
 Downstream: TypeAlias = Literal["rerun", "tell"]
@@ -36,6 +37,8 @@ class RecomputingOperator(ApplicationOperator):
         downstream: what DAGs downstream do.
         groups: whose output is replaced; absent: that of all groups.
         consent_upsert: recompute tables of mode `upsert`, too.
+        into: other sinks, by group and name, that the output goes into instead; nothing is replaced.
+        compare: the columns by which the output is compared instead with what is shown; nothing is replaced.
         kwargs: as for `ApplicationOperator`.
     """
 
@@ -45,14 +48,20 @@ class RecomputingOperator(ApplicationOperator):
         downstream: Downstream = "rerun",
         groups: Sequence[str] = (),
         consent_upsert: bool = False,
+        into: Mapping[str, object] | None = None,
+        compare: Sequence[str] = (),
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         if downstream not in _WORDS:
             raise ConfigurationError(f"downstream is {downstream!r}; write one of {', '.join(_WORDS)}")
+        if [into is not None, bool(compare), consent_upsert].count(True) > 1:
+            raise ConfigurationError("give one of into, compare and consent_upsert: the first two replace nothing")
         super().__init__(**kwargs)
         self.downstream: Downstream = downstream
         self.groups = groups
         self.consent_upsert = consent_upsert
+        self.into = into
+        self.compare = (compare,) if isinstance(compare, str) else compare
         self.submit: KcrSparkSubmitHook | None = None
 
     def recompute(self, context: Context, sequence: int, request_id: str) -> dict[str, Any]:
@@ -69,35 +78,47 @@ class RecomputingOperator(ApplicationOperator):
         """
         with self.lent(context) as region:
             wanted = self._wanted(region, sequence, request_id)
-            if wanted.done() is not None:
-                return self._recomputed(context, region, sequence)
-            groups, spec, newest = wanted.groups(), region.spec(), region.counter()
+            done = wanted.done()
+            if done is not None:
+                return self._recomputed(context, region, done)
+            groups, spec, newest = wanted.groups(), wanted.spec(), region.counter()
         with translated():
             environment = {**self.hook.environment(spec), **Task.of_this_process("", timedelta(0)).environment()}
             arguments = self._arguments(context, sequence, request_id)
             submission = self.submission(spec, groups, f"kcr recompute {self.region}", *arguments)
             submit = self.submit = self.prepared(context, submission, environment)
+            if self.compare and submit.is_cluster:
+                raise ConfigurationError(
+                    "compare needs what the application prints, which a driver in the cluster prints there; use deploy "
+                    "mode client, or write into other sinks (into)"
+                )
             submit.run(self.application)
+        if self.compare:
+            return {"region": self.region, "sequence": sequence, "comparisons": submit.compared}
         if not submit.is_cluster:
             with self.lent(context) as region:
-                if self._wanted(region, sequence, request_id).done() is None:
+                done = self._wanted(region, sequence, request_id).done()
+                if done is None:
                     raise TimedOut(f"the application has ended, and checkpoint {sequence} was not recomputed")
-                return self._recomputed(context, region, sequence)
+                return self._recomputed(context, region, done)
         goal = RecomputationDone(
             sequence=CheckpointNumber(sequence),
             request_id=RequestId(request_id),
             after=EventNumber(newest),
             come_by=self.come_by(),
         )
-        self.wait_for_cluster(context, submit, goal, then="resume_recomputed", sequence=sequence)
+        self.wait_for_cluster(context, submit, goal, then="resume_recomputed", sequence=sequence, request_id=request_id)
 
-    def resume_recomputed(self, context: Context, event: Mapping[str, object], sequence: int) -> dict[str, Any]:
+    def resume_recomputed(
+        self, context: Context, event: Mapping[str, object], sequence: int, request_id: str
+    ) -> dict[str, Any]:
         """Go on after the trigger: the recomputation is done.
 
         Args:
             context: the task's.
             event: `payloads.TriggerAnswer` as JSON.
             sequence: the checkpoint's.
+            request_id: of the recomputation.
 
         Raises:
             AirflowFailException: it can't be done.
@@ -106,7 +127,10 @@ class RecomputingOperator(ApplicationOperator):
         with translated():
             TriggerAnswer.from_json(event).require_reached()
         with self.lent(context) as region:
-            return self._recomputed(context, region, sequence)
+            done = self._wanted(region, sequence, request_id).done()
+            if done is None:
+                raise TimedOut(f"checkpoint {sequence} was recomputed, and is not recomputed any more")
+            return self._recomputed(context, region, done)
 
     def on_kill(self) -> None:
         """Have the application end; it has not happened yet when this returns."""
@@ -114,17 +138,28 @@ class RecomputingOperator(ApplicationOperator):
             self.submit.tell_to_drain()
 
     def _wanted(self, region: Region, sequence: int, request_id: str) -> RegionRecomputation:
-        return region.recompute(sequence, groups=self.groups, request_id=request_id, consent_upsert=self.consent_upsert)
+        from airflow_kcr.api.recomputations import Compare, Into, RecomputedOutput, Replace
 
-    def _recomputed(self, context: Context, region: Region, sequence: int) -> dict[str, Any]:
-        return revised(self, context, region, sequence, is_rerun=self.downstream == "rerun")
+        output: RecomputedOutput = Replace(consent_upsert=self.consent_upsert)
+        if self.into is not None:
+            output = Into(sinks=self.into)
+        elif self.compare:
+            output = Compare(key=tuple(self.compare))
+        return region.recompute(sequence, groups=self.groups, request_id=request_id, output=output)
+
+    def _recomputed(self, context: Context, region: Region, done: RecomputationView) -> dict[str, Any]:
+        if self.into is not None:
+            return done.to_json()
+        return revised(self, context, region, done.checkpoint.sequence, is_rerun=self.downstream == "rerun")
 
     def _arguments(self, context: Context, sequence: int, request_id: str) -> list[str]:
         options = {
             "--checkpoint": str(sequence),
             "--request-id": request_id,
             "--dag-run": kcr.run_name(context),
+            "--into": None if self.into is None else json.dumps(self.into),
+            "--compare": ",".join(self.compare) or None,
         }
-        named = [part for option in options.items() for part in option]
+        named = [part for name, value in options.items() if value is not None for part in (name, value)]
         groups = [part for group in self.groups for part in ("--group", group)]
         return ["recompute", self.region, *named, *groups, *(["--consent-upsert"] if self.consent_upsert else [])]

@@ -52,6 +52,9 @@ class CompleteCheckpoint:
     """All that counts of it, by the ledger: everything accepted since `previous`, in the order of the starts. A batch
     of an undone checkpoint is among them where a reset has left a part of it standing."""
 
+    digest: str = ""
+    """Hash over its offsets."""
+
     recomputation: int = 0
     """The number of the recomputation that made these batches: a later one has a higher; 0: they were published."""
 
@@ -63,3 +66,8 @@ def ranges_of(batches: Iterable[AcceptedBatch]) -> dict[TopicPartition, tuple[Ra
         for place, range_ in batch.ranges.items():
             found.setdefault(place, []).append(range_)
     return {place: joined(found[place]) for place in sorted(found)}
+
+
+def ranges_in_order(checkpoint: CompleteCheckpoint) -> list[tuple[TopicPartition, Range]]:
+    """Return what counts of a checkpoint, one range after the other."""
+    return [(place, range_) for place, its in ranges_of(checkpoint.batches).items() for range_ in its]

@@ -84,6 +84,15 @@ class Sink(ABC):
             SinkAhead: the place has seen a later epoch or timeline.
         """
 
+    @abstractmethod
+    def claim(self) -> None:
+        """Find the place in order for recomputations that write elsewhere, and mark it as theirs.
+
+        Raises:
+            ConfigurationError: it can't be written to, or has the output of another sink.
+            SinkError: it can't be reached.
+        """
+
     def prepare(self, sequence: CheckpointNumber) -> None:  # noqa: B027 (nothing is what most do)
         """Make durable what it holds; of a sink whose batches are durable as they end, nothing."""
 
@@ -115,6 +124,15 @@ class Sink(ABC):
             SinkError: the place can't be reached.
         """
 
+    @abstractmethod
+    def shown(self, checkpoint: CompleteCheckpoint, spark: SparkSession) -> DataFrame:
+        """Return the rows that readers see of a checkpoint: the pipeline's columns, and `kcr_` columns beside them.
+
+        Raises:
+            ConfigurationError: this sink can't be read; the message says so.
+            SinkError: the place can't be reached, or lacks the checkpoint.
+        """
+
 
 class Revision(ABC):
     """What takes the place of a checkpoint's output in one sink: held back where readers don't look, until it is whole.
@@ -142,6 +160,10 @@ class Revision(ABC):
         Raises:
             SinkError: it could not; the output is what it was, unless the message says that this is unknown.
         """
+
+    @abstractmethod
+    def held(self, spark: SparkSession) -> DataFrame:
+        """Return the rows that are held back; otherwise as `Sink.shown`."""
 
     def drop(self) -> None:  # noqa: B027 (nothing is what some do)
         """Drop what is held back and was not shown; readers see none of it either way."""
@@ -256,6 +278,17 @@ class DeclaredSink(ABC):
 
         Raises:
             ConfigurationError: a variable is not set, code can't be loaded, or the place does not fit.
+            SinkError: the place can't be reached.
+        """
+
+    def require_apart(self, live: Iterable[DeclaredSink]) -> None:  # noqa: B027 (a folder says itself whose it is)
+        """Refuse a place that a region writes to, for a sink that is to get the output of recomputations alone.
+
+        Args:
+            live: the sinks of the region's spec.
+
+        Raises:
+            ConfigurationError: it is such a place.
             SinkError: the place can't be reached.
         """
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused, UnknownCheckpoint
-from airflow_kcr.protocol.region import commands, events, rows
+from airflow_kcr.protocol.region import commands, events, recomputations, rows
+from airflow_kcr.protocol.region.recomputations import KEPT
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, Range, RequestId
 from tests.contract.conftest import Drive
@@ -47,6 +48,7 @@ def start(
     token: str = "one",
     from_: int = 0,
     to: int = 10,
+    purpose: rows.RecomputationPurpose = rows.RecomputationPurpose.REPLACE,
 ) -> rows.Recomputation:
     return driver.store.handle(
         driver.name,
@@ -56,6 +58,7 @@ def start(
             token=token,
             groups=(GROUP,),
             ranges=ranges(driver, from_, to),
+            purpose=purpose,
             lease=LEASE,
             requester=rows.Requester(who="somebody"),
         ),
@@ -228,3 +231,39 @@ def test_the_newest_of_a_request_is_its_answer(drive: Drive) -> None:
     driver.handle(commands.FailRecomputation(sequence=first, number=one.number, why="lost"))
     two = start(driver, first, token="two")
     assert replace(two, number=one.number, started_at=one.started_at, until=one.until, token=one.token) == one
+
+
+@pytest.mark.parametrize("purpose", [rows.RecomputationPurpose.INTO, rows.RecomputationPurpose.COMPARE])
+def test_what_replaces_nothing_makes_no_revision(drive: Drive, purpose: rows.RecomputationPurpose) -> None:
+    driver = drive()
+    first, _ = worked(driver)
+    finish(driver, first, start(driver, first, "replaced"))
+    finish(driver, first, start(driver, first, "tried", purpose=purpose))
+    assert row(driver, first).revision == 1
+    finish(driver, first, start(driver, first, "again"))
+    assert row(driver, first).revision == 2
+    begun = [e.body.purpose for e in driver.events if isinstance(e.body, events.RecomputationBegun)]
+    assert begun == ["replace", purpose, "replace"]
+    judge(driver)
+
+
+def test_of_many_the_newest_are_remembered_and_the_one_whose_output_is_shown(drive: Drive) -> None:
+    driver = drive()
+    first, _ = worked(driver)
+    shown = start(driver, first, "shown")
+    finish(driver, first, shown)
+    failed = []
+    for number in range(KEPT + 3):
+        one = start(driver, first, f"try {number}")
+        driver.handle(commands.FailRecomputation(sequence=first, number=one.number, why="no"))
+        failed.append(one.number)
+    running = start(driver, first, "running")
+    held = [one.number for one in row(driver, first).recomputations]
+    assert held == [shown.number, *failed[-KEPT:], running.number]
+    assert row(driver, first).revision == 1
+    assert all(recomputations.is_over(row(driver, first), number) for number in (shown.number, *failed))
+    for unknown in (running.number, EventNumber(running.number + 1)):
+        assert not recomputations.is_over(row(driver, first), unknown)
+    finish(driver, first, running)
+    assert row(driver, first).revision == 2
+    judge(driver)

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psycopg
+from psycopg import sql
 
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.jars import resolve
@@ -93,10 +94,11 @@ class RestedRegion:
         answer: list[dict[str, object]] = json.loads(out)
         return answer
 
-    def rows(self) -> Counter[str]:
-        """How often the table has each value."""
+    def rows(self, table: str = "out") -> Counter[str]:
+        """How often a table has each value."""
+        query = sql.SQL("SELECT value, count(*) FROM {} GROUP BY value").format(sql.Identifier(table))
         with psycopg.connect(libpq(self.table.url())) as connection:
-            return Counter(dict(connection.execute("SELECT value, count(*) FROM out GROUP BY value").fetchall()))
+            return Counter(dict(connection.execute(query).fetchall()))
 
     def at_rest(self) -> bool:
         """Whether the region is stopped, no member has a lease, and Kafka holds the newest checkpoint."""

@@ -297,7 +297,7 @@ class Files:
             progress=EMPTY,
         )
         found = [(p.topic, p.partition, o) for p, r in batch.ranges.items() for o in range(r.from_, r.to)] * copies
-        path = self.root / revision.attempt(call) / "part-00000"
+        path = Path(revision.folder.uri) / revision.attempt(call) / "part-00000"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found))
         revision.list_files(call, SCHEMA)

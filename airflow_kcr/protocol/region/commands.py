@@ -538,10 +538,14 @@ class StartRecomputation(Command[rows.Recomputation]):
     """Made by the process, unique for each start: a repeated command is recognised by it."""
 
     groups: tuple[values.GroupId, ...]
-    """Whose output is replaced."""
+    """Whose records are processed."""
 
     ranges: Mapping[GroupPartition, tuple[values.Range, ...]]
     """What the checkpoint has of them, by the ledger."""
+
+    purpose: rows.RecomputationPurpose = rows.RecomputationPurpose.REPLACE
+    into: tuple[str, ...] = ()
+    """With `INTO`: the places that the output goes to."""
 
     lease: timedelta
     """After how long the process counts as lost, if it does not say that it lives."""

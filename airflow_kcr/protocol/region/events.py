@@ -355,12 +355,16 @@ class RecomputationBegun(Body):
     ranges: Mapping[GroupPartition, tuple[values.Range, ...]]
     """What the checkpoint has of them, by the ledger."""
 
+    purpose: rows.RecomputationPurpose = rows.RecomputationPurpose.REPLACE
+    into: tuple[str, ...] = ()
+    """With `INTO`: the places that its output goes to."""
+
     requester: rows.Requester
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecomputed(Body):
-    """The output of a checkpoint was replaced by what was made of its records once more."""
+    """The records of a checkpoint were processed once more, and its output replaced, if that was the purpose."""
 
     sequence: values.CheckpointNumber
     number: values.EventNumber

@@ -1,4 +1,4 @@
-"""Recomputations: the records of a published checkpoint are processed once more, and its output is replaced.
+"""Recomputations: the records of a published checkpoint are processed once more, mostly to replace its output.
 
 The region goes on beside one: no claim, position, epoch or lease of a member is read or written, and no batch waits.
 What runs is recorded with its checkpoint. Of two processes only the later one may replace output: each asks whether it
@@ -23,6 +23,9 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RequestId, format_instant, replace
 
 _RUNNING: Final = rows.RecomputationState.RUNNING
+
+KEPT: Final = 20
+"""How many recomputations of a checkpoint are remembered, beside the one that made the output in force."""
 
 
 def replaceable(region: Region, sequence: CheckpointNumber) -> rows.Checkpoint:
@@ -51,18 +54,41 @@ def newest(row: rows.Checkpoint, request_id: RequestId) -> rows.Recomputation | 
     return next((one for one in reversed(row.recomputations) if one.request_id == request_id), None)
 
 
+def done(
+    row: rows.Checkpoint, request_id: RequestId, purpose: rows.RecomputationPurpose, into: tuple[str, ...]
+) -> rows.Recomputation | None:
+    """Return the recomputation of a checkpoint that a request id names, if it need not be carried out again.
+
+    A comparison is kept nowhere, so that it is always carried out.
+
+    Raises:
+        RecomputationRefused: the request id names one of another purpose, or into other places.
+    """
+    known = newest(row, request_id)
+    if known is None:
+        return None
+    if (known.purpose, known.into) != (purpose, into):
+        what = {"purpose": known.purpose, "into": ", ".join(known.into) or None}
+        raise RecomputationRefused(
+            f"request id {request_id} names another recomputation of checkpoint {row.sequence} "
+            f"({', '.join(f'{name} {value}' for name, value in what.items() if value)}); give this one an id of its own"
+        )
+    is_done = known.state is rows.RecomputationState.DONE and purpose is not rows.RecomputationPurpose.COMPARE
+    return known if is_done else None
+
+
 def start(region: Region, now: datetime, command: StartRecomputation) -> Region:
     """Return the region with a recomputation started, or found.
 
     Raises:
         UnknownCheckpoint, CheckpointNotUsable: as for `replaceable`.
-        RecomputationRefused: the checkpoint is being recomputed under another request id.
+        RecomputationRefused: the checkpoint is being recomputed under another request id, or this one names another
+            recomputation.
     """
     row = replaceable(region, command.sequence)
+    is_done = done(row, command.request_id, command.purpose, command.into) is not None
     known = newest(row, command.request_id)
-    if known is not None and (
-        known.state is rows.RecomputationState.DONE or (known.state is _RUNNING and known.token == command.token)
-    ):
+    if is_done or (known is not None and known.state is _RUNNING and known.token == command.token):
         return region
     for other in row.recomputations:
         if other.state is not _RUNNING:
@@ -79,17 +105,21 @@ def start(region: Region, now: datetime, command: StartRecomputation) -> Region:
         number=EventNumber(region.counter + 1),
         token=command.token,
         groups=command.groups,
+        purpose=command.purpose,
+        into=command.into,
         requester=command.requester,
         started_at=now,
         until=now + command.lease,
     )
     row = replaceable(region, command.sequence)
-    region = region.with_checkpoint(replace(row, recomputations=(*row.recomputations, begun)))
+    region = region.with_checkpoint(replace(row, recomputations=(*_remembered(row), begun)))
     body = events.RecomputationBegun(
         sequence=row.sequence,
         request_id=begun.request_id,
         groups=begun.groups,
         ranges=command.ranges,
+        purpose=begun.purpose,
+        into=begun.into,
         requester=begun.requester,
     )
     return region.record(now, body)
@@ -116,7 +146,9 @@ def finish(region: Region, now: datetime, command: FinishRecomputation) -> Regio
     if one.state is rows.RecomputationState.DONE:
         return region
     running = _running(region, command.sequence, command.number)
-    done = replace(running, state=rows.RecomputationState.DONE, finished_at=now)
+    is_shown = running.purpose is rows.RecomputationPurpose.REPLACE
+    revision = replaceable(region, command.sequence).revision + 1 if is_shown else 0
+    done = replace(running, state=rows.RecomputationState.DONE, finished_at=now, revision=revision)
     body = events.CheckpointRecomputed(sequence=command.sequence, number=command.number, batches=command.batches)
     return _with(region, command.sequence, done).record(now, body)
 
@@ -131,6 +163,12 @@ def fail(region: Region, now: datetime, command: FailRecomputation) -> Region:
     return _failed(region, now, command.sequence, one, command.why) if one.state is _RUNNING else region
 
 
+def is_over(row: rows.Checkpoint, number: EventNumber) -> bool:
+    """Whether a recomputation of a checkpoint has ended; one that is not remembered any more has."""
+    states = {one.number: one.state for one in row.recomputations}
+    return states[number] is not _RUNNING if number in states else number < max(states, default=EventNumber(0))
+
+
 def of_number(region: Region, sequence: CheckpointNumber, number: EventNumber) -> rows.Recomputation:
     """Return a recomputation of a checkpoint.
 
@@ -142,6 +180,12 @@ def of_number(region: Region, sequence: CheckpointNumber, number: EventNumber) -
     if found is None:
         raise UnknownCheckpoint(f"region {region.name} has no recomputation {number} of checkpoint {sequence}")
     return found
+
+
+def _remembered(row: rows.Checkpoint) -> tuple[rows.Recomputation, ...]:
+    """Return the recomputations that stay known as another one begins: all of them have ended."""
+    held = row.recomputations
+    return tuple(one for one in held[:-KEPT] if one.revision and one.revision == row.revision) + held[-KEPT:]
 
 
 def _running(region: Region, sequence: CheckpointNumber, number: EventNumber) -> rows.Recomputation:

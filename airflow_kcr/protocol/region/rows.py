@@ -423,12 +423,25 @@ class RecomputationState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """Its process said so, or was lost, or another one took its place; the output is what it was."""
+    """Its process said so, or was lost, or another one took its place; whatever output there was is what it was."""
+
+
+class RecomputationPurpose(StrEnum):
+    """What becomes of what a recomputation makes."""
+
+    REPLACE = "replace"
+    """It takes the place of the checkpoint's output."""
+
+    INTO = "into"
+    """It goes into other sinks; the checkpoint's output stays as it is."""
+
+    COMPARE = "compare"
+    """It is compared with the checkpoint's output, and dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputation:
-    """One attempt at processing the records of a checkpoint once more, and replacing its output."""
+    """One attempt at processing the records of a checkpoint once more."""
 
     request_id: values.RequestId
     number: values.EventNumber
@@ -438,7 +451,14 @@ class Recomputation:
     """What its process calls itself: it recognises its own attempt by that."""
 
     groups: tuple[values.GroupId, ...]
-    """Whose output it replaces."""
+    """Whose records it processes."""
+
+    purpose: RecomputationPurpose = RecomputationPurpose.REPLACE
+    into: tuple[str, ...] = ()
+    """With `INTO`: the places that its output goes to."""
+
+    revision: int = 0
+    """Which revision of the checkpoint's output it has made, from 1; 0: none."""
 
     state: RecomputationState = RecomputationState.RUNNING
     requester: Requester = field(default_factory=Requester)
@@ -485,12 +505,12 @@ class Checkpoint:
     """Hash over the offsets; stays when they are retired."""
 
     recomputations: tuple[Recomputation, ...] = ()
-    """In the order in which they began."""
+    """In the order in which they began; of many, the newest, and the one that made the output in force."""
 
     @property
     def revision(self) -> int:
         """How often its output was replaced."""
-        return sum(1 for one in self.recomputations if one.state is RecomputationState.DONE)
+        return max((one.revision for one in self.recomputations), default=0)
 
     @property
     def is_open(self) -> bool:

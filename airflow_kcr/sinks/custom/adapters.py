@@ -20,7 +20,7 @@ from airflow_kcr.spark.context import BatchContext
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class MemberCustomSink(Sink):
@@ -47,6 +47,11 @@ class MemberCustomSink(Sink):
             ConfigurationError: it says that it can't work.
             SinkError: its target can't be reached.
         """
+        with unusable(self.owner):
+            self.sink.check(self.owner)
+
+    def claim(self) -> None:
+        """Have it check its target, and note there whose output it is; see `take`."""
         with unusable(self.owner):
             self.sink.check(self.owner)
 
@@ -102,6 +107,14 @@ class MemberCustomSink(Sink):
             )
         return CustomRevision(self, replace(checkpoint, recomputation=number))
 
+    def shown(self, checkpoint: CompleteCheckpoint, spark: SparkSession) -> DataFrame:
+        """Refuse: only its own code knows what it has written."""
+        raise ConfigurationError(
+            f"{self.owner.name} can't be compared: {type(self.sink).__name__} is a sink of your own, whose output only "
+            "its code can read; compare other groups (--group), or have the pipeline write into a table or a folder "
+            "elsewhere (--into) and compare the two there"
+        )
+
     @contextmanager
     def refusal(self, what: str) -> Iterator[None]:
         """Translate what a user's code raises into what the runtime tries again."""
@@ -137,6 +150,10 @@ class CustomRevision(Revision):
         )
         self._sink.write(rows, call)
         return lambda: self._batches.append(done)
+
+    def held(self, spark: SparkSession) -> DataFrame:
+        """Refuse; as `MemberCustomSink.shown`."""
+        return self._sink.shown(self._checkpoint, spark)
 
     def replace(self, require_wanted: Callable[[], None]) -> None:
         """Have it show the batches; whether they are still wanted is asked right before."""

@@ -27,7 +27,8 @@ from itertools import groupby
 from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RecomputationState
+from airflow_kcr.protocol.region.recomputations import is_over
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files import layout
@@ -294,7 +295,7 @@ def _is_over(checkpoints: Mapping[CheckpointId, Checkpoint], checkpoint: Checkpo
         return False
     if row.undone_by is not None or row.state is not CheckpointState.PUBLISHED:
         return True
-    return any(one.number == number and one.state is not RecomputationState.RUNNING for one in row.recomputations)
+    return is_over(row, number)
 
 
 def _sizes(files: Iterable[tuple[str, int]]) -> Iterator[int]:

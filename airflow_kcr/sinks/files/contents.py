@@ -170,7 +170,6 @@ def newest_first(folder: Folder, timelines: Timelines) -> Iterator[CheckpointId]
 class CheckpointContents(CompleteCheckpoint):
     """What belongs to a complete checkpoint, and what the region has decided about it since."""
 
-    digest: str
     undone_by: Timeline | None
     undone: tuple[CheckpointId, ...] = ()
     """Earlier checkpoints that a reset has undone and that may have had the output of its batches, oldest first."""

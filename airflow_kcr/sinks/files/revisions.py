@@ -23,11 +23,11 @@ from airflow_kcr.sinks.files.arrangement import Arrangement
 from airflow_kcr.sinks.files.columns import Columns, require_one_type
 from airflow_kcr.sinks.files.contents import files_in, manifest_in_force
 from airflow_kcr.sinks.files.folder import Folder, Table
-from airflow_kcr.sinks.files.frames import Rewriter, with_coordinates, write_parquet
+from airflow_kcr.sinks.files.frames import Rewriter, rows_of, with_coordinates, write_parquet
 from airflow_kcr.sinks.files.layout import BatchList, FileTarget, Manifest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class FileRevision(Revision):
         table: in which the checkpoint is shown beside its manifest.
         checkpoint: the one that is recomputed.
         number: of the recomputation.
+        since: from which checkpoint on batches may have written; older ones may not be there.
     """
 
     target: FileTarget
@@ -56,6 +57,7 @@ class FileRevision(Revision):
     table: Table
     checkpoint: CompleteCheckpoint
     number: EventNumber
+    since: int
     _lists: list[BatchList] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -115,6 +117,8 @@ class FileRevision(Revision):
             if not self.table.replace(manifest, seen):
                 return False
             self.folder.create(where, manifest.text())
+            # Of one that was not there, readers find the revision as soon as they find this.
+            self.folder.create(layout.manifest(self.checkpoint.id), manifest.text())
             there = _shown(self.folder, self.checkpoint.id, self.number)
             in_force = manifest_in_force(self.folder, self.checkpoint.id)
         except SinkError as error:
@@ -136,9 +140,13 @@ class FileRevision(Revision):
 
     def _manifest(self, found: Arrangement) -> Manifest:
         """Return what the checkpoint was published with, with other files."""
-        old = replaced(self.target, self.folder, self.checkpoint)
+        old = replaced(self.target, self.folder, self.checkpoint, self.since)
         schemas = tuple(found.schemas) or old.schemas
         return replace(old, schemas=schemas, files=tuple(found.files), revision=self.number)
+
+    def held(self, spark: SparkSession) -> DataFrame:
+        """Return the rows of the files that were written."""
+        return rows_of(spark, self.folder.uri, self._manifest(self._arranged()))
 
     def drop(self) -> None:
         """Delete the files, unless they are shown; where that fails, `cleanup` does it."""
@@ -161,17 +169,35 @@ class FileRevision(Revision):
         return layout.revised(self.checkpoint.id, self.number)
 
 
-def replaced(target: FileTarget, folder: Folder, checkpoint: CompleteCheckpoint) -> Manifest:
-    """Return the manifest in force of a checkpoint that is recomputed.
+def replaced(target: FileTarget, folder: Folder, checkpoint: CompleteCheckpoint, since: int) -> Manifest:
+    """Return the manifest in force of a checkpoint that is recomputed; one without files, where it was before the sink.
+
+    Args:
+        target: the sink.
+        folder: its folder.
+        checkpoint: which one.
+        since: from which checkpoint on batches may have written.
 
     Raises:
-        SinkError: the folder has no such checkpoint, or another one of this number.
+        SinkError: the folder has no such checkpoint and should have, or another one of this number.
     """
     manifest = manifest_in_force(folder, checkpoint.id)
+    if manifest is None and checkpoint.id.sequence < since:
+        return Manifest(
+            owner=target.owner,
+            timeline=checkpoint.id.timeline,
+            sequence=checkpoint.id.sequence,
+            digest=checkpoint.digest,
+            boundary=None if checkpoint.boundary is None else checkpoint.boundary.isoformat(),
+            previous=None if checkpoint.previous is None else str(checkpoint.previous),
+            batches=tuple(batch.batch_id for batch in checkpoint.batches),
+            schemas=(),
+            files=(),
+        )
     if manifest is None:
         raise SinkError(
-            f"{target}: {folder.uri} lacks checkpoint {checkpoint.id}, and nothing in it can be replaced: it was "
-            "published before the group had this sink, or the folder was restored from before that"
+            f"{target}: {folder.uri} lacks checkpoint {checkpoint.id}, and nothing in it can be replaced: files in it "
+            "were deleted, or it was restored from before that was published"
         )
     if not set(manifest.batches) <= {batch.batch_id for batch in checkpoint.batches}:
         raise SinkError(

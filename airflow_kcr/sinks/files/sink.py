@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,13 +30,13 @@ from airflow_kcr.sinks.files.contents import (
     timelines_in,
 )
 from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Table
-from airflow_kcr.sinks.files.frames import Rewriter, with_coordinates, write_parquet
+from airflow_kcr.sinks.files.frames import Rewriter, rows_of, with_coordinates, write_parquet
 from airflow_kcr.sinks.files.layout import LAYOUT, BatchList, FileTarget, Manifest, Marker, Retired, Timelines
 from airflow_kcr.sinks.files.revisions import FileRevision, replaced
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def lost_marker(uri: str, owner: SinkOwner) -> str:
@@ -55,31 +56,34 @@ def taken(uri: str, owner: SinkOwner, other: SinkOwner) -> str:
     )
 
 
-def claimed(target: FileTarget, folder: Folder, ledger: RegionLedger, but: Collection[str] = frozenset()) -> Marker:
+def claimed(target: FileTarget, folder: Folder, since: int, but: Collection[str] = frozenset()) -> Marker:
     """Return whose folder it is, having marked one without a marker as the target's.
 
     Args:
         target: the sink.
         folder: its folder.
-        ledger: knows from which checkpoint on batches may write here.
+        since: from which checkpoint on batches may write here.
         but: names of what may be in it.
 
     Raises:
         ConfigurationError: it holds something else.
-        SinkError: the folder or the store is away.
+        SinkError: the folder is away.
     """
     strange = [name for name in folder.names("") if not name.startswith(("_", ".")) and name not in but]
     if strange:
         raise ConfigurationError(
             f"{target}: {folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
         )
-    mine = Marker(owner=target.owner, since=ledger.stamp(), format=target.format, layout=LAYOUT)
+    mine = Marker(owner=target.owner, since=since, format=target.format, layout=LAYOUT)
     if not folder.create(layout.OWNER, mine.text()) and Marker.of(folder.read(layout.OWNER)) is None:
         folder.replace(layout.OWNER, mine.text())
     return Marker.of(folder.read(layout.OWNER)) or mine
 
 
 _LOG = logging.getLogger(__name__)
+
+NEVER: Final = 2**62
+"""From which checkpoint on batches write into a folder that gets the output of recomputations alone."""
 
 ATTEMPTS: Final = 10
 """Attempts at showing a checkpoint in a table that others write to at the same time."""
@@ -120,10 +124,7 @@ class FileSink(Sink):
                 to.
             SinkError: it can't be reached.
         """
-        probe = f"{layout.TEMPORARY}{uuid.uuid4().hex}"
-        try:
-            self.folder.put(probe, "")
-            self.folder.delete([probe])
+        with self._writable():
             self._take()
             if not self._table.is_there() and next(newest_first(self.folder, timelines_in(self.folder)), None):
                 raise ConfigurationError(
@@ -131,6 +132,21 @@ class FileSink(Sink):
                     "them is gone; put it back, or name another folder"
                 )
             self._table.check()
+
+    def claim(self) -> None:
+        """Check that the folder can be written to, and mark it as one that no batch of a member ever writes to."""
+        with self._writable():
+            self._require_own(self._marker() or claimed(self.target, self.folder, NEVER))
+            self._table.check()
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        """Refuse a folder that may not be written to."""
+        probe = f"{layout.TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            self.folder.put(probe, "")
+            self.folder.delete([probe])
+            yield
         except FolderRefused as error:
             raise ConfigurationError(f"{self.target} can't write to {self.folder.uri}: {error}") from error
 
@@ -139,7 +155,11 @@ class FileSink(Sink):
         if marker is None:
             if self._ledger.has_taken(self.target.place):
                 raise ConfigurationError(f"{self.target}: {lost_marker(self.folder.uri, self.owner)}")
-            marker = claimed(self.target, self.folder, self._ledger)
+            marker = claimed(self.target, self.folder, self._ledger.stamp())
+        self._require_own(marker)
+        self._ledger.take(self.target.place)
+
+    def _require_own(self, marker: Marker) -> None:
         if marker.owner != self.owner:
             raise ConfigurationError(taken(self.folder.uri, self.owner, marker.owner))
         if marker.format != self.target.format:
@@ -147,7 +167,6 @@ class FileSink(Sink):
                 f"{self.target}: the folder {self.folder.uri} was created with format {marker.format}, and the spec "
                 f"says {self.target.format}; name another folder, or keep the format"
             )
-        self._ledger.take(self.target.place)
 
     def _marked(self) -> Marker:
         """Return the folder's marker; refuse a folder that was emptied, or swapped for another one, under a member.
@@ -361,8 +380,8 @@ class FileSink(Sink):
         Raises:
             SinkError: the folder is another one, or away, or has no such checkpoint.
         """
-        self._marked()
-        replaced(self.target, self.folder, checkpoint)
+        since = self._marked().since
+        replaced(self.target, self.folder, checkpoint, since)
         return FileRevision(
             target=self.target,
             folder=self.folder,
@@ -371,7 +390,17 @@ class FileSink(Sink):
             table=self._table,
             checkpoint=checkpoint,
             number=number,
+            since=since,
         )
+
+    def shown(self, checkpoint: CompleteCheckpoint, spark: SparkSession) -> DataFrame:
+        """Return the rows of the files that the manifest in force names.
+
+        Raises:
+            SinkError: the folder is another one, or away, or has no such checkpoint.
+        """
+        manifest = replaced(self.target, self.folder, checkpoint, self._marked().since)
+        return rows_of(spark, self.folder.uri, manifest)
 
     # -- resets --------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kcr.errors import ConfigurationError, PipelineUnusable
@@ -31,6 +31,16 @@ class DeclaredCustom(DeclaredSink):
         """Load the function, and fill in the references of its options."""
         self._factory()
         self._options()
+
+    def require_apart(self, live: Iterable[DeclaredSink]) -> None:
+        """Refuse a function with the options of a sink of the spec: it would make the very same."""
+        own = (self.spec.factory, self.spec.options)
+        for one in live:
+            if own == (one.spec.factory, one.spec.options):
+                raise ConfigurationError(
+                    f"into.{self.group}.{self.spec.name} has the factory and the options of sink {one.spec.name} of "
+                    f"group {one.group}, into which the region writes; give it options that name another place"
+                )
 
     def open(self, spark: SparkSession, store: RegionStore) -> MemberCustomSink:
         """Have the function make the sink."""

@@ -87,7 +87,7 @@ class DeclaredFolder(DeclaredSink):
             raise ConfigurationError(taken(folder.uri, self.owner, marked))
         if self.target.place not in self.taken:
             return self.found(folder.uri, note="nothing to do")
-        claimed(self.target, folder, RegionLedger(store, self.region_name), layout.FOLDERS)
+        claimed(self.target, folder, RegionLedger(store, self.region_name).stamp(), layout.FOLDERS)
         return self.found(folder.uri, note="the folder is the sink's as it is")
 
     def delete(self, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -73,6 +73,17 @@ class DeclaredTable(DeclaredSink):
         reached(self.sink.database)
         self.sink.check()
         _LOG.info("%s writes to %s at %s", self.sink.target, self.spec.table, self.sink.database.address)
+
+    def require_apart(self, live: Iterable[DeclaredSink]) -> None:
+        """Refuse a table that another sink has written to: of this region or another one, of this store or another."""
+        with self._located() as table:
+            other = table.run("other_writer", **self.sink.target.writer).fetchone()
+        if other is not None:
+            region, group, sink = other
+            raise ConfigurationError(
+                f"into.{self.group}.{self.spec.name}: sink {sink} of group {group} of region {region} writes to "
+                f"{self._shown(table)}; name a table of its own"
+            )
 
     def open(self, spark: SparkSession, store: RegionStore) -> PostgresSink:
         """Return the sink, if Spark has the driver."""

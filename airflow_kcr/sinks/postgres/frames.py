@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from psycopg import sql
+
 from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.protocol.values import Range, TopicPartition
 from airflow_kcr.sinks.contract import require_coordinates
 from airflow_kcr.sinks.postgres.addresses import jdbc
 from airflow_kcr.sinks.postgres.database import Database
 from airflow_kcr.sinks.postgres.staging import Staging
+from airflow_kcr.sinks.postgres.target import COORDINATES as COORDINATE_NAMES
+from airflow_kcr.sinks.postgres.target import OWN_COLUMNS, SOURCE, TargetTable, quoted
 from airflow_kcr.sinks.postgres.texts import as_text
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.context import COORDINATES
@@ -138,3 +143,70 @@ def require_driver(spark: SparkSession) -> None:
             f"  --packages {POSTGRES_DRIVER}\n"
             "to spark-submit, or --jars with its jar"
         )
+
+
+_READ_AS_THEY_ARE: Final = frozenset(
+    {*_TYPES.values(), "character varying", "character", "numeric"} - {"bytea", "real", "double precision"}
+)
+"""Types of columns whose values Spark has as Postgres has them; of others their texts are read."""
+
+
+def read(spark: SparkSession, database: Database, query: str) -> DataFrame:
+    """Return what a query finds, read by an executor.
+
+    Raises:
+        ConfigurationError: executors can't reach the database.
+    """
+    options = {"driver": DRIVER_CLASS, "fetchsize": "5000", **reached(database), "query": query}
+    return spark.read.format("jdbc").options(**options).load()
+
+
+def made_of(table: TargetTable, ranges: Iterable[tuple[TopicPartition, Range]]) -> str:
+    """Return the query for the rows of a target that its sink has made of records.
+
+    Args:
+        table: the target.
+        ranges: of the records; offsets [from, to).
+    """
+    types = {name: its.type for name, its in table.read_columns().items()}
+    records = ", ".join(
+        f"({sql.Literal(place.topic).as_string()}, {place.partition}, {its.from_}::bigint, {its.to}::bigint)"
+        for place, its in ranges
+    )
+    if SOURCE not in types or not records:
+        return _none(table)
+    selected = _selected({name: kind for name, kind in types.items() if name not in OWN_COLUMNS})
+    return table.text("rows_of_records", {"selected": selected, "records": records, "number": str(table.source)})
+
+
+def staged_rows(table: TargetTable, staged: Collection[Staging]) -> str:
+    """Return the query for the rows of staging tables, each once, of the types that the target has them in."""
+    written = {name for one in staged for name in one.columns}
+    types = {name: its.type for name, its in table.read_columns().items() if name in written}
+    parts = (table.text("staged_once", {"selected": _selected(types, one), "staging": one.shown}) for one in staged)
+    return " UNION ALL ".join(f"({part})" for part in parts) or _none(table)
+
+
+def _selected(columns: Mapping[str, str], staged: Staging | None = None) -> str:
+    """Return columns as a query for Spark has them.
+
+    Args:
+        columns: by name, with the types that the target has them in.
+        staged: the staging table, which may lack some of them; None: it is the target.
+    """
+
+    def value(name: str, kind: str) -> str:
+        is_there = staged is None or name in staged.columns
+        read = f"(s.{quoted(name)})::{kind}" if is_there else f"NULL::{kind}"
+        return read if kind.partition("(")[0].rstrip() in _READ_AS_THEY_ARE else f"({read})::text"
+
+    named = (f"{value(name, kind)} AS {quoted(name)}" for name, kind in columns.items())
+    return ", ".join((*named, *(f"s.{name}" for name in COORDINATE_NAMES)))
+
+
+def _none(table: TargetTable) -> str:
+    """Return a query that finds no row, with the columns that the target has."""
+    columns = {name: its.type for name, its in table.read_columns().items() if name not in OWN_COLUMNS}
+    if not columns:
+        return table.text("coordinates_of_none")
+    return table.text("rows_of_none", {"selected": _selected(columns)})

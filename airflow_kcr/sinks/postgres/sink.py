@@ -17,7 +17,7 @@ from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset
-from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_of
+from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_in_order
 from airflow_kcr.sinks.contract import Revision, Sink
 from airflow_kcr.sinks.postgres import bookkeeping, checks, frames, insertion, resets, staging
 from airflow_kcr.sinks.postgres.database import Database, SinkBusy
@@ -28,7 +28,7 @@ from airflow_kcr.spark.causes import WORDS, of_postgres
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_kcr.spark.jvm import JavaObject
 
@@ -83,6 +83,10 @@ class PostgresSink(Sink):
         """Note where it writes to."""
         store.take(self.owner.region, self.where)
 
+    def claim(self) -> None:
+        """Find the table in order; the fence notes whose rows are in it."""
+        self.check()
+
     @property
     def where(self) -> SinkPlace:
         """Where it writes to, as the store notes it."""
@@ -91,6 +95,11 @@ class PostgresSink(Sink):
     def revised(self, checkpoint: CompleteCheckpoint, number: EventNumber) -> Revision:
         """Return what holds back the rows that shall take the place of a checkpoint's."""
         return PostgresRevision(self, checkpoint, number)
+
+    def shown(self, checkpoint: CompleteCheckpoint, spark: SparkSession) -> DataFrame:
+        """Return the rows of the table that were made of a checkpoint's records."""
+        with self.replacing() as table:
+            return frames.read(spark, self.database, frames.made_of(table, ranges_in_order(checkpoint)))
 
     @contextmanager
     def replacing(self) -> Iterator[TargetTable]:
@@ -261,7 +270,7 @@ class PostgresRevision(Revision):
 
     def __init__(self, sink: PostgresSink, checkpoint: CompleteCheckpoint, number: EventNumber) -> None:
         self._sink, self._id, self._number = sink, checkpoint.id, number
-        self._replaced = [(place, range_) for place, its in ranges_of(checkpoint.batches).items() for range_ in its]
+        self._replaced = ranges_in_order(checkpoint)
         self._staged: list[Staging] = []
         """What was made, also of batches that failed or were cancelled."""
 
@@ -291,6 +300,12 @@ class PostgresRevision(Revision):
     def hold(self, call: BatchCall, staged: Staging) -> None:
         """Hold back what executors have staged."""
         self._held.append((call, staged))
+
+    def held(self, spark: SparkSession) -> DataFrame:
+        """Return the rows of the staging tables, each once, as the table would have them."""
+        with self._sink.replacing() as table:
+            query = frames.staged_rows(table, [staged for _, staged in self._held])
+            return frames.read(spark, self._sink.database, query)
 
     def replace(self, require_wanted: Callable[[], None]) -> None:
         """Exchange the rows in one transaction, in which no reset can raise the fence.

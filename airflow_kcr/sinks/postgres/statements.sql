@@ -143,6 +143,24 @@ SELECT EXISTS (
         AND t.kcr_offset >= r.first AND t.kcr_offset < r.beyond
 )
 
+-- name: rows_of_records
+-- For Spark, which takes no parameters: the rows that a sink has made of records.
+SELECT {selected} FROM {target} AS s JOIN (VALUES {records}) AS r (topic, partition, first, beyond)
+  ON s.kcr_topic = r.topic AND s.kcr_partition = r.partition AND s.kcr_offset >= r.first AND s.kcr_offset < r.beyond
+WHERE s.kcr_source = {number}
+
+-- name: rows_of_none
+-- Likewise: no row, with the columns that others would have.
+SELECT {selected} FROM {target} AS s WHERE false
+
+-- name: coordinates_of_none
+-- Likewise, where there is no table yet.
+SELECT NULL::text AS kcr_topic, NULL::integer AS kcr_partition, NULL::bigint AS kcr_offset WHERE false
+
+-- name: staged_once
+-- Likewise: the rows of a staging table. A task that ran twice has written each of its rows twice.
+SELECT DISTINCT ON (s.kcr_topic, s.kcr_partition, s.kcr_offset, s.kcr_row) {selected} FROM {staging} AS s
+
 -- name: schema_of
 -- Where a table of that name is found, else the first schema of the search path.
 SELECT coalesce(
@@ -211,6 +229,11 @@ WHERE i.indrelid = :shown::regclass AND i.indisunique AND i.indisvalid AND i.ind
 -- name: writers
 -- Every sink of a region's name that has written into the table.
 SELECT source, region_id, group_id, sink FROM {fence} WHERE target = :table AND region = :region ORDER BY source
+
+-- name: other_writer
+-- A sink that writes into the table and is not of this region's.
+SELECT region, group_id, sink FROM {fence}
+WHERE target = :table AND region <> '' AND region_id <> :region_id ORDER BY source LIMIT 1
 
 -- name: has_unknown_rows
 -- Whether a table of which no sink is known has rows of one; those that came before it are not looked through to the end.

@@ -41,7 +41,7 @@ LONGEST: Final = 63
 """Bytes that Postgres keeps of a name (NAMEDATALEN)."""
 
 _FILLED: Final = (
-    *("target", "fence", "progress", "crash_mark", "staging"),
+    *("target", "fence", "progress", "crash_mark", "staging", "selected", "records", "number"),
     *("definitions", "chosen_columns", "inserted_columns", "distinct", "ordered", "on_conflict", "same_key"),
 )
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -114,10 +114,17 @@ class TargetTable:
             given: its parameters; `schema`, `table`, `shown` and `source` are the table's where they are not given.
         """
         its = {"schema": self.schema, "table": self.name, "shown": self.shown, "source": self.source}
-        known = SQL[statement]
+        return self.connection.run(self.text(statement, filled).encode(), SQL[statement].bound({**its, **given}))
+
+    def text(self, statement: str, filled: Mapping[str, str] = _NOTHING, /) -> str:
+        """Return one of the statements of `statements.sql` about this table.
+
+        Args:
+            statement: its name.
+            filled: what stands in braces, but for the tables.
+        """
         tables = {name: quoted(self.schema, f"{PREFIX}{name}") for name in ("fence", "progress", "crash_mark")}
-        text = known.numbered.decode().format_map({"target": self.shown, **tables, **filled})
-        return self.connection.run(text.encode(), known.bound({**its, **given}))
+        return SQL[statement].numbered.decode().format_map({"target": self.shown, **tables, **filled})
 
     def value(self, statement: str, filled: Mapping[str, str] = _NOTHING, /, **given: object) -> Any:  # noqa: ANN401
         """Run a statement, and return the first column of its first row; None: there is no row."""

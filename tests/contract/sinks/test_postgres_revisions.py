@@ -8,11 +8,24 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.errors import CheckpointNotUsable, SinkError
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError
 from airflow_kcr.protocol.rules import SinkMode
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Offset, Range, Timeline
-from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    EventNumber,
+    GroupId,
+    Offset,
+    Range,
+    RegionId,
+    Timeline,
+)
+from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint, ranges_in_order
+from airflow_kcr.sinks.kinds.postgres import DeclaredTable
+from airflow_kcr.sinks.postgres import frames
 from airflow_kcr.sinks.postgres.sink import PostgresRevision
+from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.sink_tables import COLUMNS, Row, Table, records
 
 WAITS = """
@@ -225,3 +238,73 @@ def test_of_one_key_the_rows_of_later_checkpoints_stay(empty_database_url: str) 
         (size, 1) for size in range(5)
     ]
     assert out.ask("SELECT count(*), count(DISTINCT size) FROM out") == [(15, 15)]
+
+
+def elsewhere(url: str, table: str = "tried", **options: Any) -> Table:  # noqa: ANN401 (a target's)
+    """A table that gets the output of recomputations alone."""
+    return Table(url=url, options={"table": table, "region_id": RegionId("the only one elsewhere"), **options})
+
+
+def test_a_table_elsewhere_gets_the_rows_once_however_often(empty_database_url: str) -> None:
+    live, out = worked(empty_database_url), elsewhere(empty_database_url)
+    out.sink.claim()
+    for number, word in ((5, "one"), (6, "two")):
+        once_more(out, number, word).replace(wanted)
+        found = out.ask("SELECT split_part(value, ' ', 1), count(*), count(DISTINCT value) FROM tried GROUP BY 1")
+        assert found == [(word, 20, 20)]
+    assert words(live) == {"": 40}
+    # The sink of the region goes on, and so do both after the table was dropped, or another one has its name.
+    live.run({0: (20, 21)})
+    out.ask("DROP TABLE tried; SELECT 1")
+    again = elsewhere(empty_database_url)
+    again.sink.claim()
+    once_more(again, 7).replace(wanted)
+    assert again.ask("SELECT count(*) FROM tried") == [(20,)]
+
+
+def declared(url: str, table: str, region_id: str, region: str = "r") -> DeclaredTable:
+    sink = SinkSpec(name="x", kind=SinkKind.POSTGRES, table=table, url=url)
+    group = GroupSpec(group_id="g", pipeline="jobs:process", topics=("t",), sinks=(sink,))
+    spec = RegionSpec(region=region, kafka={"bootstrap.servers": "localhost:9092"}, groups=(group,))
+    return DeclaredTable(region=spec, region_id=RegionId(region_id), group=GroupId("g"), spec=sink)
+
+
+@pytest.mark.parametrize("region", ["r", "another"])
+def test_a_table_that_a_region_writes_to_is_not_elsewhere(empty_database_url: str, region: str) -> None:
+    worked(empty_database_url)
+    with pytest.raises(ConfigurationError, match=r"^into\.g\.x: sink x of group g of region r writes to public\.out"):
+        declared(empty_database_url, "out", "the only one elsewhere", region).require_apart(())
+    declared(empty_database_url, "tried", "the only one elsewhere", region).require_apart(())
+
+
+def rows_of(out: Table, query: str) -> list[tuple[Any, ...]]:
+    order = "kcr_partition, kcr_offset, value NULLS LAST"
+    return out.ask(f"SELECT value, size, kcr_topic, kcr_partition, kcr_offset FROM ({query}) AS q ORDER BY {order}")
+
+
+def test_what_is_shown_and_what_is_held_back_is_read_by_queries(empty_database_url: str) -> None:
+    out = worked(empty_database_url)
+    revision = once_more(out, rows=lambda rows: [row for row in rows if row[4] != 3])
+    twice = out.call({0: (9, 10)})
+    staged = revision.stage(twice, {"size": "bigint"})
+    for _ in range(2):  # as by a task that ran twice
+        out.fill(staged, [(7, "t", 0, 9, 1)])
+    revision.hold(twice, staged)
+    with out.sink.replacing() as table:
+        shown = rows_of(out, frames.made_of(table, ranges_in_order(first(out))))
+        held = rows_of(out, frames.staged_rows(table, [its for _, its in revision._held]))
+        none = out.ask(frames.made_of(table, []))
+    assert [row[2:] for row in shown] == [("t", partition, offset) for partition in range(2) for offset in range(10)]
+    assert [row for row in held if row[0] is not None] == [
+        (f"new {value}", *rest) for value, *rest in shown if rest[-1] != 3
+    ]
+    assert [row for row in held if row[0] is None] == [(None, 7, "t", 0, 9)]
+    assert none == []
+
+
+def test_where_there_is_no_table_yet_there_are_no_rows(empty_database_url: str) -> None:
+    out = elsewhere(empty_database_url)
+    out.sink.claim()
+    with out.sink.replacing() as table:
+        assert out.ask(frames.made_of(table, ranges_in_order(first(out)))) == []
+        assert out.ask(frames.staged_rows(table, [])) == []

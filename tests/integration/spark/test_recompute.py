@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -10,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
+import pyarrow.dataset
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
@@ -174,3 +176,55 @@ def test_rows_of_a_table_of_mode_upsert_are_replaced_where_no_later_checkpoint_h
         assert Counter(found) == {("first", 6): 20, ("second", SECOND): 20}
         runs.recompute("--checkpoint", str(SECOND), "--consent-upsert")
         assert runs.rows() == all_of("first", "second")
+
+
+@pytest.mark.long
+def test_new_code_is_tried_elsewhere_and_compared_and_the_region_does_not_notice(
+    runs: RestedRegion, tmp_path: Path
+) -> None:
+    one, its = ("--checkpoint", str(FIRST)), ("--group", runs.group)
+    runs.environ = {SUFFIX: "!"}
+    (by_record,) = runs.recompute(*one, "--compare", "kcr_topic,kcr_partition,kcr_offset")
+    assert (by_record["rows_before"], by_record["rows_after"], by_record["different"]) == (20, 20, 20)
+    examples = by_record["examples"]
+    assert isinstance(examples, dict)
+    assert examples["different"][0]["before"] == [{"value": "first 0-0"}]
+    assert examples["different"][0]["after"] == [{"value": "first 0-0!"}]
+    status, _, said = runs.kcr("recompute", runs.name, *one, *its, *runs.spark, "--compare", "strange")
+    assert (status, "has no column strange; it has value" in " ".join(said.split())) == (2, True), said
+    tried = {runs.group: {"out": {"kind": "postgres", "url": runs.table.url(), "table": "tried"}}}
+    for suffix in ("!", "?"):  # the second time in place of the first
+        runs.environ = {SUFFIX: suffix}
+        times = ("--from", HOUR.isoformat(), "--to", (HOUR + timedelta(minutes=2)).isoformat())
+        answers = runs.recompute(*times, "--into", json.dumps(tried))
+        assert [(a["purpose"], a["state"], a["revision"]) for a in answers] == [("into", "done", 0)] * 2
+        assert runs.rows("tried") == all_of("first", "second", suffix=suffix)
+    file = tmp_path / "live.yaml"
+    file.write_text(json.dumps({runs.group: {"out": {**tried[runs.group]["out"], "table": "out"}}}))
+    status, _, said = runs.kcr("recompute", runs.name, *one, *its, *NO_SPARK, "--into", str(file))
+    assert (status, "writes to public.out" in " ".join(said.split())) == (2, True), said
+    assert runs.rows() == all_of("first", "second")
+    assert left(runs) == []
+    assert revision(runs, FIRST) == 0
+    runs.fill("third", HOUR + timedelta(minutes=5))
+    runs.environ = {}
+    runs.run()
+    assert runs.rows() == all_of("first", "second", "third")
+    assert runs.at_rest()
+
+
+@pytest.mark.long
+def test_a_group_s_checkpoints_are_written_into_a_folder(runs: RestedRegion, tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    tried = {runs.group: {"out": {"kind": "files", "path": str(folder)}}}
+    for suffix in ("", "!"):
+        runs.environ = {SUFFIX: suffix}
+        runs.recompute("--checkpoint", str(SECOND), "--into", json.dumps(tried))
+        manifest = max(folder.glob("revisions/*/*.json"))
+        files = json.loads(manifest.read_text().splitlines()[0])["files"]
+        rows = pyarrow.dataset.dataset([str(folder / file["path"]) for file in files]).to_table()
+        assert Counter(rows["value"].to_pylist()) == all_of("second", suffix=suffix)
+    tried[runs.group]["out"]["path"] = str(tmp_path)
+    its = ("--checkpoint", str(SECOND), "--group", runs.group, *runs.spark)
+    status, _, said = runs.kcr("recompute", runs.name, *its, "--into", json.dumps(tried))
+    assert (status, "is no sink's folder; name an empty one" in " ".join(said.split())) == (2, True), said

@@ -5,8 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_kcr.api import Region
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, ResetInProgress, UpsertNeedsConsent
+from airflow_kcr.api import Compare, Into, Region, Replace
+from airflow_kcr.errors import (
+    CheckpointNotUsable,
+    ConfigurationError,
+    RecomputationRefused,
+    ResetInProgress,
+    UpsertNeedsConsent,
+)
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, Range
@@ -106,4 +112,42 @@ def test_a_table_of_mode_upsert_needs_consent(driver: Driver) -> None:
         UpsertNeedsConsent, match=r"has mode upsert.*--consent-upsert \(consent_upsert=True in Python\)"
     ):
         region(driver).recompute(newest(driver)).groups()
-    assert region(driver).recompute(newest(driver), consent_upsert=True).groups() == ("g",)
+    assert region(driver).recompute(newest(driver), output=Replace(consent_upsert=True)).groups() == ("g",)
+
+
+def test_what_goes_elsewhere_leaves_the_revision_as_it_is_and_is_found(driver: Driver) -> None:
+    into = Into(sinks={"g": {"out": {"kind": "custom", "factory": "jobs.lake:make", "options": {"path": "tried"}}}})
+    wanted = region(driver).recompute(newest(driver), request_id="try", output=into)
+    assert wanted.done() is None
+    assert wanted.groups() == ("g",)
+    assert wanted.spec().group("g").sinks[0].options == {"path": "tried"}
+    wanted.begin(wanted.groups(), {})
+    view = wanted.finish([])
+    answer = view.to_json()
+    assert (answer["purpose"], answer["into"], answer["revision"]) == ("into", ["g/out: custom jobs.lake:make"], 0)
+    again = region(driver).recompute(newest(driver), request_id="try", output=into).done()
+    assert again is not None
+    assert again.to_json() == answer
+    with pytest.raises(RecomputationRefused, match=r"request id try names another recomputation .*purpose into"):
+        region(driver).recompute(newest(driver), request_id="try").done()
+    with pytest.raises(RecomputationRefused, match="give this one an id of its own"):
+        region(driver).recompute(newest(driver), request_id="try").begin(wanted.groups(), {})
+
+
+def test_a_comparison_is_always_made_anew(driver: Driver) -> None:
+    for _ in range(2):
+        wanted = region(driver).recompute(newest(driver), request_id="try", output=Compare(key=("k",)))
+        assert wanted.done() is None
+        wanted.begin(wanted.groups(), {})
+        assert wanted.finish([]).checkpoint.revision == 0
+
+
+@pytest.mark.parametrize("driver", [TABLE.replace("MODE", "mode: upsert, key: [k]")], indirect=True)
+def test_what_replaces_nothing_needs_no_consent(driver: Driver) -> None:
+    assert region(driver).recompute(newest(driver), output=Compare(key=("k",))).groups() == ("g",)
+
+
+@pytest.mark.parametrize("driver", [""], indirect=True)
+def test_a_group_without_a_sink_has_one_elsewhere(driver: Driver) -> None:
+    tried = Into(sinks={"g": {"out": {"kind": "custom", "factory": "jobs.lake:make"}}})
+    assert region(driver).recompute(newest(driver), output=tried).groups() == ("g",)

@@ -14,7 +14,7 @@ from airflow_kcr.store.regions import RegionStore
 from tests.support.runtime_fakes import FakeSinks, p
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 ORDER = ResetSinks(epoch=Epoch(3), timeline=Timeline(2), resume=EMPTY, open={}, target=None, skips={})
 
@@ -25,8 +25,14 @@ class FakeSink(FakeSinks, Sink):
     def take(self, store: RegionStore) -> None:
         raise AssertionError("it is open already")
 
+    def claim(self) -> None:
+        raise AssertionError("nothing is recomputed")
+
     def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], object]:
         raise AssertionError("nothing is written")
+
+    def shown(self, checkpoint: CompleteCheckpoint, spark: SparkSession) -> DataFrame:
+        raise AssertionError("nothing is read")
 
     def revised(self, checkpoint: CompleteCheckpoint, number: EventNumber) -> Revision:
         raise AssertionError("nothing is recomputed")

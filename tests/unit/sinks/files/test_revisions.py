@@ -7,17 +7,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused, SinkError
-from airflow_kcr.protocol.region.commands import FailRecomputation, PinCheckpoint, RetireCheckpoints
+from airflow_kcr.errors import (
+    CheckpointNotUsable,
+    ConfigurationError,
+    RecomputationRefused,
+    SinkError,
+    UnknownCheckpoint,
+)
+from airflow_kcr.protocol.region.commands import (
+    FailRecomputation,
+    FinishRecomputation,
+    PinCheckpoint,
+    RetireCheckpoints,
+)
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToInitial
-from airflow_kcr.protocol.values import CheckpointNumber, EventNumber
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionId
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleanup import GivenUp
@@ -26,9 +38,10 @@ from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.frames import Checkpoints
 from airflow_kcr.sinks.files.layout import Manifest
 from airflow_kcr.sinks.files.revisions import FileRevision
+from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.record_table import RecordTable, Rows
-from tests.support.sink_files import SCHEMA, Files, Killed, LocalFolder, Record, records_in
+from tests.support.sink_files import SCHEMA, Files, Killed, LocalFolder, Record, RecordRewriter, records_in
 
 LARGE = 1_000_000
 
@@ -174,6 +187,102 @@ class TestReaders:
         assert read(files, sequence) == times(old, 3)
 
 
+def elsewhere(files: Files, root: Path) -> FileSink:
+    """A sink in a folder of its own, which gets the output of recomputations alone."""
+    owner = replace(files.sink.owner, region_id=RegionId(f"{files.sink.owner.region_id} elsewhere"))
+    target = replace(files.sink.target, owner=owner, path=str(root))
+    folder, ledger = LocalFolder(root), RegionLedger(files.driver.store, files.driver.name)
+    return FileSink(target, folder, ledger, RecordRewriter(folder), RecordTable(Rows(), folder))
+
+
+def rebuild(files: Files, sink: FileSink, sequence: CheckpointNumber, copies: int) -> None:
+    sink.claim()
+    number = files.begin(sequence, f"after {len(files.driver.events)} events")
+    files.revision(sequence, number, copies, sink).replace(files.wanted(sequence, number))
+    files.driver.handle(FinishRecomputation(sequence=sequence, number=number, batches=()))
+
+
+def there(root: Path, sequence: CheckpointNumber | None = None) -> Counter[Record]:
+    """The records of a checkpoint elsewhere, as readers have them; those of the newest one."""
+    folder = LocalFolder(root)
+    return Counter(r for file in Checkpoints.of(folder).manifest(sequence).files for r in records_in(folder, file.path))
+
+
+class TestElsewhere:
+    def test_each_checkpoint_is_there_at_once_and_again_is_replaced(self, files: Files, tmp_path: Path) -> None:
+        first, second = checkpoint(files, "n1"), checkpoint(files, "n2")
+        one, other, root = read(files, first), read(files, second), tmp_path / "tried"
+        sink = elsewhere(files, root)
+        rebuild(files, sink, second, 1)
+        assert there(root) == other
+        with pytest.raises(UnknownCheckpoint):
+            there(root, first)
+        rebuild(files, sink, first, 1)
+        rebuild(files, elsewhere(files, root), second, 3)
+        assert there(root, first) == one
+        assert there(root) == times(other, 3)
+        assert isinstance(sink._table, RecordTable)
+        assert {c.sequence for c in sink._table.rows.checkpoints} == {first, second}
+        # The region has noticed nothing.
+        assert read(files, first) == shown(files, first) == one
+        assert files.driver.store.taken(files.driver.name) == {files.sink.target.place}
+
+    @pytest.mark.parametrize("step", range(9))
+    def test_one_that_is_killed_is_not_there_or_whole(self, files: Files, tmp_path: Path, step: int) -> None:
+        sequence, root = checkpoint(files, "n1"), tmp_path / "tried"
+        sink = elsewhere(files, root)
+        sink.claim()
+        left = iter(range(step))
+
+        def kill(name: str) -> None:
+            if next(left, None) is None:
+                raise Killed(name)
+
+        number = files.begin(sequence)
+        revision = files.revision(sequence, number, 1, sink)
+        assert isinstance(sink.folder, LocalFolder)
+        sink.folder.kill = kill
+        try:
+            revision.replace(files.wanted(sequence, number))
+            assert there(root) == read(files, sequence)
+        except Killed:
+            with suppress(UnknownCheckpoint):
+                assert there(root) == read(files, sequence)
+        files.driver.handle(FailRecomputation(sequence=sequence, number=number, why="killed"))
+        rebuild(files, elsewhere(files, root), sequence, 2)
+        assert there(root) == times(read(files, sequence), 2)
+
+    def test_a_folder_of_a_region_is_refused_and_stays_as_it_is(self, files: Files) -> None:
+        sequence = checkpoint(files, "n1")
+        before = read(files, sequence)
+        with pytest.raises(ConfigurationError, match="is the folder of sink out of group g"):
+            elsewhere(files, files.root).claim()
+        with pytest.raises(SinkError, match="has lost its marker"):
+            files.revision(sequence, files.begin(sequence), sink=elsewhere(files, files.root))
+        assert read(files, sequence) == before
+
+    def test_members_may_not_write_to_such_a_folder(self, files: Files, tmp_path: Path) -> None:
+        sequence, root = checkpoint(files, "n1"), tmp_path / "tried"
+        rebuild(files, elsewhere(files, root), sequence, 1)
+        live = FileSink(
+            replace(files.sink.target, path=str(root)),
+            LocalFolder(root),
+            RegionLedger(files.driver.store, files.driver.name),
+            RecordRewriter(LocalFolder(root)),
+        )
+        with pytest.raises(ConfigurationError, match="elsewhere"):
+            live.check()
+
+    def test_a_sink_that_came_later_gets_what_was_before_it(self, files: Files, tmp_path: Path) -> None:
+        sequence, root = checkpoint(files, "n1"), tmp_path / "late"
+        folder, ledger = LocalFolder(root), RegionLedger(files.driver.store, files.driver.name)
+        late = FileSink(replace(files.sink.target, path=str(root)), folder, ledger, RecordRewriter(folder))
+        late.check()
+        number = files.begin(sequence)
+        files.revision(sequence, number, 1, late).replace(files.wanted(sequence, number))
+        assert there(root) == read(files, sequence)
+
+
 class TestSmallFiles:
     def test_are_put_together_in_the_revision_s_folder(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")
@@ -240,7 +349,7 @@ class TestRefusals:
         with pytest.raises(SinkError, match="has another checkpoint 000001"):
             files.sink.revised(replace(contents, batches=contents.batches[1:]), number)
         files.folder.delete([layout.manifest(contents.id)])
-        with pytest.raises(SinkError, match=r"lacks checkpoint 000001.*nothing in it can be replaced"):
+        with pytest.raises(SinkError, match=r"lacks checkpoint 000001.*files in it were deleted"):
             files.sink.revised(contents, number)
         files.folder.delete([layout.OWNER])
         with pytest.raises(SinkError, match="has lost its marker"):
