@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args, overload
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable, DeltaDataIntervalTimetable
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator, KcrDrainOperator
@@ -49,7 +49,7 @@ COMPARED: Final = 50
 DagName: TypeAlias = Literal["consumers", "checkpoint", "interval", "reset"]
 """Which of the standard DAGs."""
 
-Timetable: TypeAlias = CronDataIntervalTimetable | DeltaDataIntervalTimetable
+Timetable: TypeAlias = CronDataIntervalTimetable | DeltaDataIntervalTimetable | CronPartitionTimetable
 
 
 class Application(NamedTuple):
@@ -161,9 +161,9 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
         start_date: from when on there are checkpoints, with zone. The first data interval begins at the first scheduled
             instant at or after it.
         schedule: of the checkpoints, to show it in the DAG file: a cron expression (on the clock of
-            `checkpoint.timezone`), a time between two checkpoints, or one of the timetables that make data
-            intervals. Absent: that of the spec. A region without a schedule of its own is checkpointed by the DAG
-            alone.
+            `checkpoint.timezone`), a time between two checkpoints, one of the timetables that make data intervals, or
+            `CronPartitionTimetable` with `run_offset=-1`, whose runs are of the partition that ends then. Absent: that
+            of the spec. A region without a schedule of its own is checkpointed by the DAG alone.
         applications: which members share a Spark application; absent: each has its own. Runs of intervals have one for
             all.
         on_clear: what a run of an interval does that is cleared, as for `KcrIntervalOperator`: `recompute` its records
@@ -192,8 +192,8 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
         spec=spec,
         start_date=start_date,
         scheduled={
-            "schedule": _timetable(instants),
-            "start_date": _aligned(instants, start_date),
+            "schedule": schedule if isinstance(schedule, CronPartitionTimetable) else _timetable(instants),
+            "start_date": _first_run(schedule, instants, start_date),
             # One run for every boundary, also after an outage; never two at once, and never depends_on_past: clearing a
             # failed run would then wait for itself.
             "catchup": True,
@@ -445,11 +445,18 @@ def _read(schedule: str | timedelta | Timetable, timezone: str, start_date: date
             return CronSchedule(schedule.expression, str(getattr(schedule.timezone, "name", schedule.timezone)))
         case DeltaDataIntervalTimetable() if isinstance(schedule.delta, timedelta):
             return Every(schedule.delta, start_date)
+        case CronPartitionTimetable():
+            if schedule.run_offset != -1:
+                raise ConfigurationError(
+                    "schedule: a run of CronPartitionTimetable comes when its partition begins, before there is a "
+                    "record of it; give it run_offset=-1, so that it comes when the partition ends"
+                )
+            return CronSchedule(schedule.expression, str(getattr(schedule.timezone, "name", schedule.timezone)))
         case _:
             raise ConfigurationError(
                 f"schedule: a {type(schedule).__name__} makes no data intervals that can be compared with the "
-                "boundaries "
-                "of a region; use CronDataIntervalTimetable or DeltaDataIntervalTimetable (with a timedelta)"
+                "boundaries of a region; use CronDataIntervalTimetable, CronPartitionTimetable (with run_offset=-1) or "
+                "DeltaDataIntervalTimetable (with a timedelta)"
             )
 
 
@@ -476,6 +483,15 @@ def _timetable(instants: Every | CronSchedule | None) -> Timetable | None:
             return DeltaDataIntervalTimetable(interval)
         case CronSchedule(expression, timezone):
             return CronDataIntervalTimetable(expression, timezone=timezone)
+
+
+def _first_run(
+    schedule: str | timedelta | Timetable | None, instants: Every | CronSchedule | None, start_date: datetime
+) -> datetime:
+    """The start date of the DAG, so that the first interval, or partition, begins at the first scheduled instant."""
+    begin = _aligned(instants, start_date)
+    # A run of a partition is scheduled by the instant at which it comes, not by that at which its partition begins.
+    return instants.after(begin) if isinstance(schedule, CronPartitionTimetable) and instants is not None else begin
 
 
 def _aligned(instants: Every | CronSchedule | None, start_date: datetime) -> datetime:

@@ -386,6 +386,12 @@ class RegionCheckpoints(Handle):
             )
         return tuple(found)
 
+    def at(self, boundary: datetime) -> Checkpoint | None:
+        """Return the current checkpoint that is aligned to a boundary, an instant with a zone; None: there is none."""
+        instant = checked_instant(boundary)
+        row = self.read().archive.covering(instant)
+        return row if row is not None and row.boundary == instant else None
+
     def number_of_run(self, dag_id: str, run_id: str) -> int:
         """Return the number of the newest current checkpoint that a DAG run has, also where it is retired.
 

@@ -285,6 +285,11 @@ def is_cleared(context: Context, retries: int) -> bool:
     return int(context["ti"].max_tries) > retries
 
 
+def is_backfill(context: Context) -> bool:
+    """Whether the run is one of a backfill."""
+    return context["dag_run"].run_type.value == "backfill"
+
+
 def run_name(context: Context) -> str:
     """Return the name of the run, which is no other run's."""
     return f"{context['dag_run'].dag_id}/{context['dag_run'].run_id}"

@@ -45,7 +45,8 @@ class KcrIntervalOperator(RecomputingOperator):
     The run's checkpoint is named after run and task: another try goes on where the last one ended. A task that is
     cleared recomputes its interval: the same records, by the pipeline as it is now, and the checkpoint's output is
     replaced, as `KcrRecomputeOperator` does; later intervals stay as they are. Where a reset has undone the checkpoint,
-    a cleared task processes its interval anew. A region that runs by itself is refused, and so is a run beside another
+    a cleared task processes its interval anew. A run of a backfill recomputes the interval that another run has
+    processed. A region that runs by itself is refused, and so is a run beside another
     one: give the DAG `max_active_runs=1`.
 
     If the task is killed, its application ends. In a cluster's deploy mode it goes on, and the next try takes its
@@ -151,9 +152,16 @@ class KcrIntervalOperator(RecomputingOperator):
             return self._returned(context, region)
 
     def _to_recompute(self, context: Context, region: Region) -> Checkpoint | None:
-        """Return the checkpoint that a cleared task recomputes; None: it makes one, or finds it."""
-        if self.on_clear == "find" or not kcr.is_cleared(context, self.retries or 0):
+        """Return the checkpoint that a cleared task recomputes, or one of a backfill; None: it makes or finds one."""
+        if self.on_clear == "find":
             return None
+        if kcr.is_cleared(context, self.retries or 0):
+            return self._made(context, region)
+        # Of a DAG of partitions, a backfill makes runs beside those that there were.
+        return self._made_by_another(context, region) if kcr.is_backfill(context) else None
+
+    def _made(self, context: Context, region: Region) -> Checkpoint | None:
+        """Return the current checkpoint that this run has made."""
         request_id = RequestId(kcr.request_id(context))
         try:
             asked = region.checkpoint_request(request_id)
@@ -161,6 +169,12 @@ class KcrIntervalOperator(RecomputingOperator):
             return None  # no try has come as far as to ask
         row = asked.checkpoint
         return row if row is not None and row.is_current else None
+
+    def _made_by_another(self, context: Context, region: Region) -> Checkpoint | None:
+        """Return the current checkpoint at the end of this run's interval, if another run has made it."""
+        boundary = boundary_of(context, region.spec(), self.until)
+        row = None if boundary is None else region.checkpoints.at(boundary)
+        return row if row is not None and row.request_id != kcr.request_id(context) else None
 
     def _run_arguments(self, context: Context, until: datetime | None) -> list[str]:
         run = context["dag_run"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable, Param
+from airflow.sdk import CronDataIntervalTimetable, CronPartitionTimetable, DeltaDataIntervalTimetable, Param
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_kcr.dags import Application, all_together, one_each, region_dags
@@ -91,6 +91,17 @@ def test_a_schedule_that_says_the_same_is_taken(
     schedule: str | timedelta | DeltaDataIntervalTimetable | CronDataIntervalTimetable,
 ) -> None:
     assert region_dags(spec(), start_date=START, schedule=schedule).checkpoint.start_date == START
+
+
+def test_runs_of_partitions_come_when_their_partition_ends() -> None:
+    hourly = CronPartitionTimetable("0 * * * *", timezone="UTC", run_offset=-1)
+    interval = region_dags(spec("{cron: '0 * * * *'}"), mode="interval", start_date=START, schedule=hourly).interval
+    assert isinstance(interval.timetable, CronPartitionTimetable)
+    assert interval.start_date == START + timedelta(hours=1)
+    with pytest.raises(ConfigurationError, match="before there is a record of it; give it run_offset=-1"):
+        region_dags(spec("{}"), start_date=START, schedule=CronPartitionTimetable("0 * * * *", timezone="UTC"))
+    with pytest.raises(ConfigurationError, match=r"contradicts checkpoint\.every"):
+        region_dags(spec(), start_date=START, schedule=hourly)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ The rows of the cleared run are made anew, by the pipeline as it is then, and wh
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -46,7 +48,12 @@ groups:
 checkpoint: {cron: '0 * * * *'}
 ''')
 interval, reset = region_dags(
-    spec, mode="interval", start_date=datetime.fromisoformat("SINCE"), consume={"jars": "JARS"}
+    spec,
+    mode="interval",
+    start_date=datetime.fromisoformat("SINCE"),
+    consume={"jars": "JARS"},
+    # The test may last into the next hour.
+    dag_args_of={"interval": {"end_date": datetime.fromisoformat("NOW")}},
 )
 
 with DAG("NAME_again", schedule=None):
@@ -82,7 +89,7 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
     kafka.produce(topic, [Record(value=b"x", partition=n % 2, timestamp=at) for n, at in enumerate(stamps)])
     text = DAGS.replace("NAME", name).replace("TOPIC", topic).replace("BOOTSTRAP", kafka.bootstrap_servers)
     jars = ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER))))
-    text = text.replace("SINCE", since.isoformat()).replace("JARS", jars)
+    text = text.replace("SINCE", since.isoformat()).replace("NOW", (now - HOUR).isoformat()).replace("JARS", jars)
     pipeline = airflow.dags / f"{name}_pipeline.py"
     text = text.replace("TABLE_URL", airflow.store_url).replace("PIPELINE", str(pipeline))
     pipeline.write_text(PIPELINE.replace("WORD", "old"), encoding="utf-8")
@@ -137,3 +144,90 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
     assert isinstance(told, dict)
     assert told["revision"] == 2
     assert len(editor.runs(f"{name}_report")) == 4
+
+
+PARTITIONS = """\
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.sdk import CronPartitionTimetable
+
+from airflow_kcr.dags import region_dags
+from airflow_kcr.spec import parse
+
+spec = parse('''
+region: NAME
+kafka: {bootstrap.servers: 'BOOTSTRAP'}
+groups:
+  - {group_id: NAME, topics: [TOPIC], delivery: exactly_once, pipeline: 'PIPELINE:process',
+     sinks: {out: {kind: postgres, url: 'TABLE_URL', table: NAME}}}
+checkpoint: {cron: '0 * * * *'}
+''')
+interval, reset = region_dags(
+    spec,
+    mode="interval",
+    start_date=datetime.fromisoformat("SINCE"),
+    schedule=CronPartitionTimetable("0 * * * *", timezone="UTC", run_offset=-1),
+    consume={"jars": "JARS"},
+    # The test may last into the next hour.
+    dag_args_of={"interval": {"end_date": datetime.fromisoformat("NOW")}},
+)
+"""
+
+
+def test_a_backfill_and_a_clear_of_partitions_recompute_them(
+    airflow: LiveAirflow, connector_jars: tuple[Path, ...]
+) -> None:
+    kafka, editor = airflow.kafka, airflow.editor
+    name, topic = kafka.group_id("parts").replace("-", "_"), kafka.topic(2)
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    since = now - 3 * HOUR
+    # Ten records in each of the three hours, whose partitions begin with `since`.
+    stamps = [since + number * HOUR + HOUR / 2 for number in range(3) for _ in range(10)]
+    kafka.produce(topic, [Record(value=b"x", partition=n % 2, timestamp=at) for n, at in enumerate(stamps)])
+    text = PARTITIONS.replace("NAME", name).replace("TOPIC", topic).replace("BOOTSTRAP", kafka.bootstrap_servers)
+    text = text.replace("SINCE", since.isoformat()).replace("NOW", now.isoformat())
+    text = text.replace("JARS", ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
+    pipeline = airflow.dags / f"{name}_pipeline.py"
+    text = text.replace("TABLE_URL", airflow.store_url).replace("PIPELINE", str(pipeline))
+    pipeline.write_text(PIPELINE.replace("WORD", "old"), encoding="utf-8")
+    airflow.add_dags(name, text, dag := f"{name}_interval")
+
+    def words() -> dict[datetime | None, tuple[str, int]]:
+        """What the table has of each hour."""
+        with airflow.region(name) as region:
+            ends = {one.checkpoint.sequence: one.checkpoint.boundary for one in region.checkpoints.list()}
+        with psycopg.connect(libpq(airflow.store_url)) as connection:
+            query = f"SELECT kcr_sequence, word, count(*) FROM {name} GROUP BY 1, 2".encode()
+            return {ends[sequence]: (word, count) for sequence, word, count in connection.execute(query)}
+
+    def ended(tries: int) -> bool:
+        tasks = [editor.task(dag, run.run_id, "run") for run in editor.runs(dag)]
+        over = [task for task in tasks if task is not None and task.state in {"success", "failed"}]
+        return len(over) == len(tasks) and sum(task.try_number for task in over) == tries
+
+    def command(*arguments: str) -> None:
+        command = [sys.executable, "-m", "airflow", *arguments]
+        environment = airflow.airflow.environment
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+
+    hours = [since + HOUR, since + 2 * HOUR, now]
+    assert happened(lambda: ended(3), within=WITHIN, pause=1), editor.runs(dag)
+    assert words() == dict.fromkeys(hours, ("old", 10))
+
+    pipeline.write_text(PIPELINE.replace("WORD", "new"), encoding="utf-8")
+    dates = ("--from-date", since.isoformat(), "--to-date", (since + HOUR).isoformat())
+    # Airflow makes runs of their own for it.
+    command("backfill", "create", "--dag-id", dag, *dates, "--reprocess-behavior", "completed")
+    assert happened(lambda: ended(5), within=WITHIN, pause=1), editor.runs(dag)
+    assert words() == {hours[0]: ("new", 10), hours[1]: ("new", 10), hours[2]: ("old", 10)}
+
+    window = [part for bound in ("start", "end") for part in (f"--partition-date-{bound}", (now - HOUR).isoformat())]
+    command("dags", "clear", *window, "--yes", dag)
+    assert happened(lambda: ended(6), within=WITHIN, pause=1), editor.runs(dag)
+    assert words() == dict.fromkeys(hours, ("new", 10))
+    with airflow.region(name) as region:
+        assert [one.checkpoint.revision for one in region.checkpoints.list()] == [1, 1, 1]
+        assert region.verify().violations == ()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from airflow_kcr.api import Region
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.operators.interval import KcrIntervalOperator
@@ -42,7 +45,7 @@ def driver(store_connection: str) -> Iterator[Driver]:
         yield driver
 
 
-def recomputed(driver: Driver, request_id: str = REQUEST, fails: str = "") -> None:
+def recomputed(driver: Driver, request_id: str = REQUEST, fails: str = "", into: tuple[str, ...] = ()) -> None:
     """Do what the application does, or fail."""
     ranges = {p: (Range(Offset(0), Offset(10)),) for p in driver.region.claims}
     begun = driver.store.handle(
@@ -53,6 +56,8 @@ def recomputed(driver: Driver, request_id: str = REQUEST, fails: str = "") -> No
             token="one",
             groups=(GroupId("g"),),
             ranges=ranges,
+            purpose=rows.RecomputationPurpose.INTO if into else rows.RecomputationPurpose.REPLACE,
+            into=into,
             lease=timedelta(seconds=60),
         ),
     )
@@ -63,8 +68,9 @@ def recomputed(driver: Driver, request_id: str = REQUEST, fails: str = "") -> No
     driver.handle(commands.FinishRecomputation(sequence=CheckpointNumber(2), number=begun.number, batches=read))
 
 
-def context(task: FakeTask = TASK, end: datetime | None = None) -> Any:  # noqa: ANN401
-    made = task_context(task, interval=None if end is None else (end - timedelta(minutes=5), end))
+def context(task: FakeTask = TASK, end: datetime | None = None, run_type: DagRunType = DagRunType.SCHEDULED) -> Any:  # noqa: ANN401
+    interval = None if end is None else (end - timedelta(minutes=5), end)
+    made = task_context(task, interval=interval, run_type=run_type)
     made["outlet_events"] = OutletEventAccessors()
     return made
 
@@ -125,14 +131,46 @@ def test_the_checkpoint_is_that_of_a_run_or_of_the_interval(driver: Driver, subm
 def test_in_a_cluster_the_task_waits_without_a_slot(driver: Driver, submitted: Submitted) -> None:
     submitted.is_cluster = True
     one = operator()
+    kept: dict[str, Any] = {"sequence": 2, "request_id": REQUEST}
     with pytest.raises(TaskDeferred) as deferred:
         execute(one, context())
     assert deferred.value.trigger.serialize()[1]["waiting_for"]["kind"] == "recomputation_done"
-    assert (deferred.value.method_name, deferred.value.kwargs) == ("resume_recomputed", {"sequence": 2})
+    assert (deferred.value.method_name, deferred.value.kwargs) == ("resume_recomputed", kept)
     recomputed(driver)
-    assert one.resume_recomputed(context(), REACHED, sequence=2)["revision"] == 1
+    assert one.resume_recomputed(context(), REACHED, **kept)["revision"] == 1
     with pytest.raises(AirflowException, match="came to nothing"):
-        one.resume_recomputed(context(), {"status": "timed_out", "detail": "it came to nothing"}, sequence=2)
+        one.resume_recomputed(context(), {"status": "timed_out", "detail": "it came to nothing"}, **kept)
+
+
+INTO = {"g": {"out": {"kind": "custom", "factory": "jobs.lake:make", "options": {"path": "tried"}}}}
+
+
+def test_what_goes_elsewhere_emits_no_event(driver: Driver, submitted: Submitted) -> None:
+    submitted.does = lambda: recomputed(driver, into=("g/out: custom jobs.lake:make",))
+    made, one = context(), operator(into=INTO)
+    assert ASSET not in one.outlets
+    answer = execute(one, made)
+    assert (answer["purpose"], answer["state"], answer["revision"]) == ("into", "done", 0)
+    assert json.loads(submitted.arguments[submitted.arguments.index("--into") + 1]) == INTO
+    submitted.arguments = []
+    assert execute(operator(into=INTO), context(replace(TASK, try_number=2))) == answer
+    assert submitted.arguments == []
+    with pytest.raises(AirflowFailException, match=r"into\.strange: region flights has no such group"):
+        execute(operator(into={"strange": INTO["g"]}), context())
+
+
+def test_a_comparison_is_what_the_task_returns(driver: Driver, submitted: Submitted) -> None:
+    submitted.compared = [{"sequence": 2, "sink": "out", "different": 3}]
+    one = operator(compare=["k", "l"])
+    assert ASSET not in one.outlets
+    assert execute(one, context()) == {"region": "flights", "sequence": 2, "comparisons": submitted.compared}
+    assert submitted.arguments[-2:] == ["--compare", "k,l"]
+    assert operator(compare="k").compare == ("k",)
+    submitted.is_cluster = True
+    with pytest.raises(AirflowFailException, match="use deploy mode client, or write into other sinks"):
+        execute(one, context())
+    with pytest.raises(ConfigurationError, match="give one of into, compare and consent_upsert"):
+        operator(compare=["k"], into=INTO)
 
 
 def test_a_run_of_an_interval_that_is_cleared_recomputes_it(driver: Driver, submitted: Submitted) -> None:
@@ -149,6 +187,26 @@ def test_a_run_of_an_interval_that_is_cleared_recomputes_it(driver: Driver, subm
     assert submitted.arguments == []
     submitted.does = lambda: recomputed(driver, "flights_interval/r/run/-1/2")
     assert execute(one, context(replace(task, max_tries=2), END))["revision"] == 2
+
+
+def test_a_run_of_a_backfill_recomputes_what_another_run_has_made(driver: Driver, submitted: Submitted) -> None:
+    task = FakeTask(task_id="run", dag_id="flights_interval", run_id="backfill")
+    submitted.does = lambda: recomputed(driver, "flights_interval/backfill/run/-1/0")
+    one, past = KcrIntervalOperator(task_id="run", region="flights"), DagRunType.BACKFILL
+    assert execute(one, context(task, END, past))["revision"] == 1
+    assert submitted.arguments[:4] == ["recompute", "flights", "--checkpoint", "2"]
+    # Its next try finds that, and so does each run of the clock, and each that only finds.
+    submitted.arguments = []
+    assert execute(one, context(replace(task, try_number=2), END, past))["revision"] == 1
+    finding = KcrIntervalOperator(task_id="run", region="flights", on_clear="find")
+    assert finding._to_recompute(context(task, END, past), Region("flights", driver.store)) is None
+    assert one._to_recompute(context(task, END), Region("flights", driver.store)) is None
+    # What it has made itself, it does not make again; and there is nothing where no checkpoint is.
+    own = replace(task, run_id="r")
+    assert one._to_recompute(context(own, END, past), Region("flights", driver.store)) is None
+    later = context(task, END + timedelta(minutes=5), past)
+    assert one._to_recompute(later, Region("flights", driver.store)) is None
+    assert submitted.arguments == []
 
 
 def test_what_can_not_be_recomputed_fails_for_good_and_starts_nothing(driver: Driver, submitted: Submitted) -> None:
