@@ -20,8 +20,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
-from airflow_kcr.api import opened
-from airflow_kcr.embedded.demo.play import BUILD, CHECKPOINT, EVERY, REASON, REGION, RESET, Play
+from airflow_kcr.api import Region, opened
+from airflow_kcr.embedded.demo.play import BUILD, CHECKPOINT, EVERY, ONCE, REASON, REGION, RESET, Play
 from airflow_kcr.embedded.flights import data
 from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.producer import TOPIC, Produced
@@ -31,6 +31,7 @@ from airflow_kcr.embedded.services import FLIGHTS_OUTPUT
 from airflow_kcr.errors import ServiceFailed
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Committed, Outcome
 from airflow_kcr.protocol.values import GroupPartition, Offset, RegionName
+from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.spark.session import SparkSettings, open_session
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def judged(play: Play) -> DemoVerdict:
         result = judge(spark, offsets, batches, output, kafka, flights)
         records = spark.read.format("kafka").option("kafka.bootstrap.servers", play.stage.bootstrap)
         in_topic = count_by_interval(records.option("subscribe", TOPIC).load(), ends)
+        recomputed = _recomputed(play, spark, result.in_topic)
     states = Counter(str(row.committed) for row in play.checkpoints())
     history = play.region.verify()
     checks = (
@@ -157,6 +159,7 @@ def judged(play: Play) -> DemoVerdict:
         ),
         _reset(play),
         _downstream(play),
+        recomputed,
     )
     return DemoVerdict(produced=play.produced, intervals=tuple(_intervals(play, ends, in_topic)), checks=checks)
 
@@ -308,4 +311,20 @@ def _downstream(play: Play) -> DemoCheck:
         f"{len(wanted & keys.keys())} of {len(wanted)} checkpoints, {len(keys.keys() - wanted)} of undone ones"
         + (f"; lacking: {lacking}" if lacking else "")
         + (f"; twice: {twice}" if twice else ""),
+    )
+
+
+def _recomputed(play: Play, spark: SparkSession, in_topic: int) -> DemoCheck:
+    """Whether the run that was cleared has each flight once, and a second version of that."""
+    folder = f"{play.stage.folder / FLIGHTS_OUTPUT}-once"
+    sequence, revision = play.recomputed.get("sequence"), play.recomputed.get("revision")
+    rows = read_checkpoint(spark, folder, sequence=int(str(sequence or 0)))
+    count, records = rows.count(), rows.select("kcr_topic", "kcr_partition", "kcr_offset").distinct().count()
+    with Region(ONCE, play.stage.store_url) as region:
+        violations = region.verify().violations
+    return DemoCheck(
+        f"the recomputed run ({ONCE})",
+        revision == 1 and count == records == in_topic and not violations,
+        f"revision {revision} of checkpoint {sequence}: {count:,} rows of {records:,} records, {len(violations)} "
+        "violations",
     )

@@ -74,6 +74,8 @@ def _played(phase: Audience, stage: Stage) -> DemoVerdict:
                 play.finish(tell)
             with phase("stop the region") as tell:
                 play.stop(tell)
+            with phase("recompute a run") as tell:
+                play.recompute(tell)
             with phase("check everything"):
                 return judged(play)
 

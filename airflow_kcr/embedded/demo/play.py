@@ -32,7 +32,10 @@ CONSUMERS: Final = "flights_consumers"
 CHECKPOINT: Final = "flights_checkpoint"
 BUILD: Final = "flights_build"
 RESET: Final = "flights_reset"
-DAGS: Final = frozenset({CONSUMERS, CHECKPOINT, BUILD, RESET})
+ONCE: Final = "flights_once"
+"""The DAG that processes the same flights without consumers, and the region that is behind it."""
+
+DAGS: Final = frozenset({CONSUMERS, CHECKPOINT, BUILD, RESET, ONCE})
 
 EVERY: Final = timedelta(seconds=45)
 """The time between two checkpoints."""
@@ -121,6 +124,9 @@ class Play:
     reset_run: str = ""
     cleared: int = 0
     """How many runs were cleared because the reset has undone their checkpoints."""
+
+    recomputed: Mapping[str, object] = field(default_factory=dict)
+    """The checkpoint that a cleared run has recomputed, as its task returned it."""
 
     retried: int = 0
     """How many tries the killed member's task has had."""
@@ -214,6 +220,17 @@ class Play:
         self._await_success(CONSUMERS, run.run_id)
         task = self.editor.task(CONSUMERS, run.run_id, "consume", VICTIM)
         self.retried = 0 if task is None else task.try_number
+
+    def recompute(self, tell: Tell) -> None:
+        """Process all flights in one run, clear that, and wait until its output has been made anew and replaced."""
+        tell(0, None, "one run processes the flights")
+        run = self.editor.trigger(ONCE).run_id
+        self._await_success(ONCE, run)
+        tell(0, None, "the run is cleared, and recomputes them")
+        self.editor.clear(ONCE, run, ["process"])
+        self._await_success(ONCE, run)
+        told = self.editor.result(ONCE, run, "process")
+        self.recomputed = told if isinstance(told, dict) else {}
 
     # -- reading -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from tests.support.live_airflow import EVERY, LiveAirflow
 
 pytestmark = pytest.mark.timeout(1_200)
 
-EXAMPLES = {"flights_consumers", "flights_checkpoint", "flights_build", "flights_reset"} | {
+EXAMPLES = {"flights_consumers", "flights_checkpoint", "flights_build", "flights_reset", "flights_once"} | {
     f"minimal_{name}" for name in ("consumers", "checkpoint", "reset", "intervals_interval", "intervals_reset")
 }
 FLIGHTS = 6_000
