@@ -153,8 +153,9 @@ def recompute(
                 recomputing = _Recomputing(store, run, found, begun.number, watch, stack, tell)
                 batches = recomputing.carried_out()
                 done = recomputation.finish(batches, recomputing.comparisons)
-                if task is not None and done.comparisons:
+                if task is not None and isinstance(recomputation.output, Compare):
                     sys.stdout.write(f"{compared_line([one.to_json() for one in done.comparisons])}\n")
+                    sys.stdout.flush()
                 return done
         except BaseException as error:
             _give_up(recomputation, error)

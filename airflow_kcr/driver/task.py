@@ -220,7 +220,10 @@ def compared_in(line: str) -> list[dict[str, object]] | None:
     """Return the comparisons that a line tells of; None where it tells of none."""
     if not line.startswith(_COMPARED):
         return None
-    found: list[dict[str, object]] = json.loads(line.removeprefix(_COMPARED))
+    try:
+        found: list[dict[str, object]] = json.loads(line.removeprefix(_COMPARED))
+    except ValueError:
+        return None
     return found
 
 

@@ -92,8 +92,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         """Held while Spark fetches jars."""
 
         self.application: RunningApplication | None = None
-        self.compared: list[dict[str, object]] = []
-        """Comparisons of output that the application has told of."""
+        self.compared: list[dict[str, object]] | None = None
+        """Comparisons of output, once the application has told of them."""
 
         """What the driver has said of itself; where it runs in a cluster, what the cluster's client has."""
 

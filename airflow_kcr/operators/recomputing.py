@@ -93,6 +93,8 @@ class RecomputingOperator(ApplicationOperator):
                     "mode client, or write into other sinks (into)"
                 )
             submit.run(self.application)
+            if self.compare and submit.compared is None:
+                raise TimedOut(f"the application has ended, and did not say how checkpoint {sequence} compares")
         if self.compare:
             return {"region": self.region, "sequence": sequence, "comparisons": submit.compared}
         if not submit.is_cluster:

@@ -41,7 +41,7 @@ from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Timeline
-from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.contract import SinkOwner
 
 OWNER: Final = "_kcr.json"
@@ -315,6 +315,37 @@ class Manifest(Document):
     format: str = PARQUET
     revision: int = 0
     """The recomputation that has made the files; 0: they are what the batches have written."""
+
+    @classmethod
+    def of_checkpoint(
+        cls,
+        owner: SinkOwner,
+        checkpoint: CompleteCheckpoint,
+        batches: Iterable[str],
+        *,
+        schemas: tuple[str, ...] = (),
+        files: tuple[DataFile, ...] = (),
+    ) -> Self:
+        """Return the manifest of a checkpoint as it is published.
+
+        Args:
+            owner: whose output it is.
+            checkpoint: which one.
+            batches: of whose records it holds the output.
+            schemas: of the files.
+            files: those that it has; none: there is nothing of it.
+        """
+        return cls(
+            owner=owner,
+            timeline=checkpoint.id.timeline,
+            sequence=checkpoint.id.sequence,
+            digest=checkpoint.digest,
+            boundary=None if checkpoint.boundary is None else checkpoint.boundary.isoformat(),
+            previous=None if checkpoint.previous is None else str(checkpoint.previous),
+            batches=tuple(batches),
+            schemas=schemas,
+            files=files,
+        )
 
     @property
     def checkpoint(self) -> CheckpointId:

@@ -117,8 +117,9 @@ class FileRevision(Revision):
             if not self.table.replace(manifest, seen):
                 return False
             self.folder.create(where, manifest.text())
-            # Of one that was not there, readers find the revision as soon as they find this.
-            self.folder.create(layout.manifest(self.checkpoint.id), manifest.text())
+            if self.checkpoint.id.sequence < self.since:
+                # It may not have been there. Readers find the revision as soon as they find this.
+                self.folder.create(layout.manifest(self.checkpoint.id), manifest.text())
             there = _shown(self.folder, self.checkpoint.id, self.number)
             in_force = manifest_in_force(self.folder, self.checkpoint.id)
         except SinkError as error:
@@ -183,17 +184,7 @@ def replaced(target: FileTarget, folder: Folder, checkpoint: CompleteCheckpoint,
     """
     manifest = manifest_in_force(folder, checkpoint.id)
     if manifest is None and checkpoint.id.sequence < since:
-        return Manifest(
-            owner=target.owner,
-            timeline=checkpoint.id.timeline,
-            sequence=checkpoint.id.sequence,
-            digest=checkpoint.digest,
-            boundary=None if checkpoint.boundary is None else checkpoint.boundary.isoformat(),
-            previous=None if checkpoint.previous is None else str(checkpoint.previous),
-            batches=tuple(batch.batch_id for batch in checkpoint.batches),
-            schemas=(),
-            files=(),
-        )
+        return Manifest.of_checkpoint(target.owner, checkpoint, [batch.batch_id for batch in checkpoint.batches])
     if manifest is None:
         raise SinkError(
             f"{target}: {folder.uri} lacks checkpoint {checkpoint.id}, and nothing in it can be replaced: files in it "

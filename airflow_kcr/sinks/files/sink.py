@@ -327,14 +327,10 @@ class FileSink(Sink):
         return found
 
     def _manifest(self, contents: CheckpointContents, found: Arrangement) -> Manifest:
-        return Manifest(
-            owner=self.owner,
-            timeline=contents.id.timeline,
-            sequence=contents.id.sequence,
-            digest=contents.digest,
-            boundary=None if contents.boundary is None else contents.boundary.isoformat(),
-            previous=None if contents.previous is None else str(contents.previous),
-            batches=tuple(found.batches),
+        return Manifest.of_checkpoint(
+            self.owner,
+            contents,
+            found.batches,
             schemas=tuple(found.schemas) or self._schemas_of(contents.previous),
             files=tuple(found.files),
         )

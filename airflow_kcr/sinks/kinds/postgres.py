@@ -76,7 +76,7 @@ class DeclaredTable(DeclaredSink):
 
     def require_apart(self, live: Iterable[DeclaredSink]) -> None:
         """Refuse a table that another sink has written to: of this region or another one, of this store or another."""
-        with self._located() as table:
+        with self.sink.deciding() as table:
             other = table.run("other_writer", **self.sink.target.writer).fetchone()
         if other is not None:
             region, group, sink = other

@@ -44,11 +44,13 @@ _DECIMAL: Final = "decimal"
 _ARRAY: Final = "array"
 
 _WRITER: Final[Mapping[str, str]] = {
-    "driver": DRIVER_CLASS,
     "batchsize": "5000",
     "reWriteBatchedInserts": "true",
     # Texts go as they are, so that the server may take them for json, uuid or an enumeration.
     "stringtype": "unspecified",
+}
+_CONNECTION: Final[Mapping[str, str]] = {
+    "driver": DRIVER_CLASS,
     "tcpKeepAlive": "true",
     # Else its errors, which Spark logs, quote whole rows.
     "logServerErrorDetail": "false",
@@ -112,7 +114,12 @@ def jdbc_options(database: Database, staging: Staging) -> dict[str, str]:
     Raises:
         ConfigurationError: executors can't reach the database.
     """
-    options = {**_WRITER, **reached(database), "dbtable": staging.shown, "ApplicationName": f"kcr {database.who}"}
+    return {**_WRITER, **_connected(database), "dbtable": staging.shown}
+
+
+def _connected(database: Database) -> dict[str, str]:
+    """Return the options of each connection of executors."""
+    options = {**_CONNECTION, **reached(database), "ApplicationName": f"kcr {database.who}"}
     if database.is_pooled:
         # A server process may know a statement of that name that another client has prepared.
         options["prepareThreshold"] = "0"
@@ -157,7 +164,7 @@ def read(spark: SparkSession, database: Database, query: str) -> DataFrame:
     Raises:
         ConfigurationError: executors can't reach the database.
     """
-    options = {"driver": DRIVER_CLASS, "fetchsize": "5000", **reached(database), "query": query}
+    options = {**_connected(database), "fetchsize": "5000", "query": query}
     return spark.read.format("jdbc").options(**options).load()
 
 

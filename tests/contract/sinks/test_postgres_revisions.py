@@ -277,6 +277,14 @@ def test_a_table_that_a_region_writes_to_is_not_elsewhere(empty_database_url: st
     declared(empty_database_url, "tried", "the only one elsewhere", region).require_apart(())
 
 
+def test_to_ask_whose_a_table_is_notes_nothing(empty_database_url: str) -> None:
+    out = worked(empty_database_url)
+    out.ask("CREATE TABLE copied AS SELECT * FROM out; UPDATE copied SET kcr_source = 77; SELECT 1")
+    before = out.ask("SELECT * FROM kcr_fence ORDER BY source")
+    declared(empty_database_url, "copied", "the only one elsewhere").require_apart(())
+    assert out.ask("SELECT * FROM kcr_fence ORDER BY source") == before
+
+
 def rows_of(out: Table, query: str) -> list[tuple[Any, ...]]:
     order = "kcr_partition, kcr_offset, value NULLS LAST"
     return out.ask(f"SELECT value, size, kcr_topic, kcr_partition, kcr_offset FROM ({query}) AS q ORDER BY {order}")

@@ -30,7 +30,7 @@ class Submitted:
     def __init__(self) -> None:
         self.arguments: list[str] = []
         self.environment: dict[str, str] = {}
-        self.compared: list[dict[str, object]] = []
+        self.compared: list[dict[str, object]] | None = None
         self.is_cluster = False
         self.does: Callable[[], None] = lambda: None
         self.application, self.accepted, self.was_told = None, "app-1", False

@@ -165,6 +165,9 @@ def test_a_comparison_is_what_the_task_returns(driver: Driver, submitted: Submit
     assert ASSET not in one.outlets
     assert execute(one, context()) == {"region": "flights", "sequence": 2, "comparisons": submitted.compared}
     assert submitted.arguments[-2:] == ["--compare", "k,l"]
+    submitted.compared = None
+    with pytest.raises(AirflowException, match="did not say how checkpoint 2 compares"):
+        execute(one, context())
     assert operator(compare="k").compare == ("k",)
     submitted.is_cluster = True
     with pytest.raises(AirflowFailException, match="use deploy mode client, or write into other sinks"):

@@ -283,6 +283,17 @@ class TestElsewhere:
         assert there(root) == read(files, sequence)
 
 
+def test_a_manifest_that_is_gone_is_not_brought_back(files: Files) -> None:
+    """Else a checkpoint whose output was given up meanwhile would be there again."""
+    sequence = checkpoint(files, "n1")
+    number = files.begin(sequence)
+    name = name_of(files, sequence)
+    gone = at(f"rename {layout.revision(name, number)}", lambda: files.folder.delete([layout.manifest(name)]))
+    revision = process(files, sequence, number, gone)
+    revision.replace(files.wanted(sequence, number))
+    assert files.folder.read(layout.manifest(name)) is None
+
+
 class TestSmallFiles:
     def test_are_put_together_in_the_revision_s_folder(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")
