@@ -48,6 +48,11 @@ _OF_KAFKA: Final = re.compile(
 )
 """Their words are about brokers, topics and offsets."""
 
+_LOGIN: Final = "javax.security.auth.login.LoginException"
+"""Its words are Kafka's client's, or the token endpoint's: they say why an executor is not let in."""
+
+_WRAPPED: Final = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+")
+
 _HARMLESS: Final = re.compile(
     r"ExecutorLostFailure \(.*?\)(?: Reason: [^\n]*)?|No space left on device|Task not serializable|"
     r"Total size of serialized results of \d+ tasks \([\w .]+\) is bigger than [\w.]+ \([\w .]+\)"
@@ -125,6 +130,8 @@ def _of_java(throwable: JavaObject) -> str:
     kind, condition = name.rpartition(".")[2], condition_of(throwable)
     if name in OUTSIDE or _OF_KAFKA.fullmatch(name):
         return f"{kind}: {_first_line(message)}"
+    if name == _LOGIN:
+        return f"{kind}: {_WRAPPED.sub('', _first_line(message))}"
     if condition == _RAISED and (own := message.partition(f"[{_RAISED}] {OWN}")[2]):
         return _first_line(own)
     if condition is not None:

@@ -293,6 +293,14 @@ def test_an_error_of_a_user_s_function_is_told_without_the_state_of_spark_s(spar
     assert essential_line(PythonException(desc=said, stackTrace="")) == "KeyError (job.py, line 3)"
 
 
+def test_why_an_executor_is_not_let_in_is_told(spark: SparkSession) -> None:
+    error = RuntimeError("what Py4J raises")
+    words = 'org.apache.kafka.common.KafkaException: java.io.IOException: response 401: {"invalid_client"}'
+    thrown = jvm.virtual_machine(spark.sparkContext).javax.security.auth.login.LoginException(words)
+    error.java_exception = thrown  # type: ignore[attr-defined]
+    assert essential_line(error) == 'LoginException: response 401: {"invalid_client"}'
+
+
 def test_a_cancellation_by_somebody_else_is_a_failure(bench: Bench, topic: str, tmp_path: Path) -> None:
     out = tmp_path / "marks"
     run = started(bench.engine(slow_rdd(out)), call(topic, ALL))
