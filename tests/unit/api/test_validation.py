@@ -179,6 +179,31 @@ def test_what_is_behind_is_looked_up_by_time_where_nobody_works() -> None:
     assert gather(driver.region, driver.clock.now, spec, G, FakeCluster(), before).earlier_ends == {}
 
 
+def test_what_was_committed_is_in_the_log_though_it_grows_while_it_is_looked_at() -> None:
+    class Growing(FakeCluster):
+        end = 0
+
+        def _grown(self) -> Offset:
+            self.end += 10
+            return Offset(self.end)
+
+        def committed(
+            self, group: GroupId, partitions: Collection[GroupPartition]
+        ) -> Mapping[GroupPartition, CommittedOffset]:
+            end = self._grown()
+            return {p: CommittedOffset(offset=end) for p in partitions}
+
+        def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+            end = self._grown()
+            return {p: LogBounds(start=Offset(0), end=end) for p in partitions}
+
+    driver = running(partitions=2, members=1)
+    evidence = gather(driver.region, driver.clock.now, parse(SPEC), G, Growing())
+    assert evidence.committed is not None
+    assert evidence.bounds is not None
+    assert all(evidence.committed[p] <= log.end for p, log in evidence.bounds.items())
+
+
 def test_members_are_known_by_the_names_that_their_clients_have() -> None:
     mine = MemberSeen(
         member_id="1", client_id="any", host="/h", instance_id=kafka_names.instance_id(NAME, MemberId(G, 1))
