@@ -1,6 +1,6 @@
 """Sinks: where a pipeline's output becomes part of what a region promises (docs/explanation/delivery.md).
 
-One room for the kinds of the spec: `postgres`, `files` (with Delta) and `custom`, each registered in `kinds`.
+One room for the kinds of the spec: `postgres`, `files` (with Delta), `iceberg` and `custom`, registered in `kinds`.
 `contract` is what they have in common, `group` the sinks of a group from its spec, `outputs` what they have written.
 For users: `read_checkpoint` and `clean_checkpoints` here, `airflow_kcr.sinks.custom` for a sink of their own.
 

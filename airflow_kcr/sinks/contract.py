@@ -346,6 +346,17 @@ class DeclaredSink(ABC):
         place = f"sinks.{self.spec.name}.{field}"
         return resolve_environment({place: value}, self.environ)[place]
 
+    def resolved_options(self) -> dict[str, str]:
+        """Return the options with their references filled in.
+
+        Raises:
+            ConfigurationError: a variable is not set; the message has the place in the spec.
+        """
+        before = f"sinks.{self.spec.name}.options."
+        given = {before + name: value for name, value in (self.spec.options or {}).items()}
+        found = resolve_environment(given, self.environ)
+        return {name.removeprefix(before): value for name, value in found.items()}
+
     def found(
         self, place: str, *, rows: int | None = None, earlier: tuple[str, ...] = (), note: str = ""
     ) -> FoundOutput:

@@ -40,6 +40,9 @@ class SinkKind(StrEnum):
     FILES = "files"
     """Files in a folder; the manifest of each checkpoint says which of them count."""
 
+    ICEBERG = "iceberg"
+    """A table of an Iceberg catalog; each checkpoint is one commit of files that executors have written."""
+
     CUSTOM = "custom"
     """Whatever a user's own code writes to; see `airflow_kcr.sinks.custom`."""
 
@@ -47,6 +50,7 @@ class SinkKind(StrEnum):
 FIELDS: Final[Mapping[SinkKind, tuple[str, ...]]] = {
     SinkKind.POSTGRES: ("table", "url", "conn_id", "mode", "key"),
     SinkKind.FILES: ("path", "format", "file_size_mib"),
+    SinkKind.ICEBERG: ("table", "catalog", "options"),
     SinkKind.CUSTOM: ("factory", "options"),
 }
 """The fields of each kind of sinks; the first one says where it writes to."""
@@ -63,7 +67,7 @@ class SinkSpec:
     """What it writes to."""
 
     table: str | None = None
-    """`postgres`: `table` or `schema.table`, exactly, without quotes."""
+    """`postgres`: `table` or `schema.table`, exactly, without quotes; `iceberg`: `namespace.table`."""
 
     url: str | None = field(default=None, repr=False)
     """`postgres`: `postgresql://…` with `${NAME}` for a password, or `${NAME}` for the whole."""
@@ -86,11 +90,14 @@ class SinkSpec:
     file_size_mib: Number | None = None
     """`files`: the target size for merging small files, in MiB; absent: 128; 0: never merge."""
 
+    catalog: str | None = None
+    """`iceberg`: a catalog by its name in PyIceberg's configuration, or of the one that `options` describe."""
+
     factory: str | None = None
     """`custom`: the function that makes the sink: `module:function` or `path/to/file.py:function`."""
 
     options: Mapping[str, str] | None = None
-    """`custom`: what that function gets; secrets as `${NAME}`."""
+    """`custom`: what that function gets; `iceberg`: properties of the catalog; secrets as `${NAME}`."""
 
     @property
     def shows_checkpoints(self) -> bool:
@@ -172,6 +179,11 @@ def _sink(sink: SinkSpec, path: Path) -> Iterator[Finding]:
         case SinkKind.FILES:
             yield from path_findings(sink.path, (*path, "path"))
             yield from size_findings(sink.file_size_mib, (*path, "file_size_mib"))
+        case SinkKind.ICEBERG:
+            yield from _lake_table(sink.table, (*path, "table"))
+            if not sink.catalog:
+                yield Finding((*path, "catalog"), "is missing; write the name of a catalog that PyIceberg knows")
+            yield from options_findings(sink.options or {}, (*path, "options"))
         case SinkKind.CUSTOM:
             yield from factory_findings(sink.factory, (*path, "factory"))
             yield from options_findings(sink.options or {}, (*path, "options"))
@@ -188,6 +200,13 @@ def _table(table: str | None, path: Path) -> Iterator[Finding]:
         )
     elif parts[-1].startswith(_OURS):
         yield Finding(path, f"begins with {_OURS}, as only the sink's own tables do; choose another name")
+
+
+def _lake_table(table: str | None, path: Path) -> Iterator[Finding]:
+    if table is None:
+        yield Finding(path, "is missing; write namespace.table")
+    elif "." not in table or not all(table.split(".")) or "\0" in table:
+        yield Finding(path, "is no table's name: write namespace.table")
 
 
 def _address(sink: SinkSpec, path: Path) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter, with_coordinates
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
+from airflow_kcr.sinks.files.tables import NO_TABLE
 from tests.benchmarks.contenders import Contender, Race, Reading, member
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab
@@ -110,7 +111,7 @@ def complete_checkpoint(spark: SparkSession, folder: Path, file_size: int) -> tu
         file_size=file_size,
     )
     hadoop = Folder(spark, str(folder))
-    sink = FileSink(target, hadoop, RegionLedger(driver.store, driver.name), Rewriter(spark, hadoop))
+    sink = FileSink(target, hadoop, RegionLedger(driver.store, driver.name), Rewriter(spark, hadoop, NO_TABLE.write))
     sink.check()
     written: Path | None = None
     schema = ""

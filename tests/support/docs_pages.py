@@ -324,6 +324,7 @@ OTHER: Mapping[str, Any] = {
     "groups[].sinks.*.key": ["b"],
     "groups[].sinks.*.path": "/other",
     "groups[].sinks.*.format": "parquet",
+    "groups[].sinks.*.catalog": "lake",
     "groups[].sinks.*.factory": "m:g",
     "groups[].sinks.*.options": {"a": "c"},
     "groups[].sinks.*.file_size_mib": 64,
@@ -431,6 +432,8 @@ def _change_sink(old: dict[str, Any], new: dict[str, Any], path: str) -> None:
     name = path.rpartition(".")[2]
     if name in {"path", "format", "file_size_mib"}:
         sink = {"kind": "files", "path": "/folder"}
+    if name == "catalog":
+        sink = {"kind": "iceberg", "catalog": "one", "table": "db.t"}
     if name in {"factory", "options"}:
         sink = {"kind": "custom", "factory": "m:f"}
     changed = {**sink, name: OTHER[path]}

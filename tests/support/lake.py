@@ -21,10 +21,11 @@ from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.contract import Revision, SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.delta import table_of
-from airflow_kcr.sinks.files.folder import Folder, Table
+from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
+from airflow_kcr.sinks.files.tables import Table
 from tests.support.driver import GROUP, Driver
 from tests.support.live_region import SPEC
 from tests.support.scripts import recomputation
@@ -70,7 +71,8 @@ class Lake:
         """The sink at a path, as a process has it."""
         target, folder = self.target(uri), Folder(self.spark, uri)
         ledger = RegionLedger(self.driver.store, self.driver.name)
-        return FileSink(target, folder, ledger, Rewriter(self.spark, folder), table or table_of(self.spark, target))
+        shown = table or table_of(self.spark, target)
+        return FileSink(target, folder, ledger, Rewriter(self.spark, folder, shown.write), shown)
 
     def call(self, batch: BatchId) -> BatchCall:
         """A batch, as an engine has it."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from airflow_kcr.sinks.checkpoints import CheckpointId
-from airflow_kcr.sinks.files.folder import Table
 from airflow_kcr.sinks.files.layout import Manifest, Undone
+from airflow_kcr.sinks.files.tables import Table
 from tests.support.sink_files import LocalFolder, Record, records_in
 
 

@@ -35,11 +35,12 @@ from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger, checkpoints_on, manifests_in_force, shelves, timelines_in
-from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
+from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter
 from airflow_kcr.sinks.files.layout import TEMPORARY, FileTarget, Manifest, Timelines
 from airflow_kcr.sinks.files.revisions import FileRevision
 from airflow_kcr.sinks.files.sink import FileSink
+from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from tests.support.driver import GROUP, Driver
 from tests.support.scripts import recomputation
 

@@ -44,6 +44,9 @@ class Arrangement:
     schemas: list[str] = field(default_factory=list)
     files: list[DataFile] = field(default_factory=list)
     batches: list[BatchId] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    """What has written the rows: batches, and what undone checkpoints have of others."""
+
     superfluous: list[str] = field(default_factory=list)
     """Folders that are no longer needed once the manifest is written."""
 
@@ -68,6 +71,7 @@ class Arrangement:
             rest = [p for p in batches if owners.get(p.batch_id) is manifest]
             self._add_rest(manifest, rest, into)
         own = [p for p in batches if p.batch_id not in owners]
+        self.labels += [p.batch_id for p in own]
         whole: list[BatchList] = []
         for batch, listed in zip(own, self._lists(own), strict=True):
             if batch.is_whole:
@@ -122,6 +126,7 @@ class Arrangement:
         """Take over what is still accepted of a checkpoint that was undone."""
         if not rest:
             return
+        self.labels += manifest.labels or manifest.batches
         for place, text in enumerate(manifest.schemas):
             sources = [f.path for f in manifest.files if f.schema == place]
             if sources:

@@ -41,9 +41,10 @@ from airflow_kcr.sinks.files.contents import (
     revisions_on,
     shelves,
 )
-from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
+from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget, Marker, Retired
 from airflow_kcr.sinks.files.revisions import given_up
+from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class Cleaner:
             for shelf in listed:
                 self._give_up(shelf, checkpoints)
         retired = [checkpoint for shelf in listed for checkpoint in self._withdraw(shelf)]
-        settled = _Settled(self._folder, checkpoints)
+        settled = _Settled(self._folder, checkpoints, self._table.forget(checkpoints))
         files = size = 0
         for deleted in self._deleted(settled, checkpoints):
             files, size = files + 1, size + deleted
@@ -231,15 +232,16 @@ class _Settled:
         folder: the sink's.
         checkpoints: as the store had them at one moment. A checkpoint that a reset undoes since may have a part that
             stands, which no newer manifest has yet; so it is taken as it was then.
+        shown: files that readers of the sink's table may be sent to.
     """
 
-    def __init__(self, folder: Folder, checkpoints: Mapping[CheckpointId, Checkpoint]) -> None:
+    def __init__(self, folder: Folder, checkpoints: Mapping[CheckpointId, Checkpoint], shown: frozenset[str]) -> None:
         self._folder, self._checkpoints = folder, checkpoints
         rows = sorted(c for c, row in checkpoints.items() if row.is_current and row.published_at is not None)
         self._current = sorted(rows, key=lambda checkpoint: checkpoint.sequence)
         self._numbers = [checkpoint.sequence for checkpoint in self._current]
         self._last: tuple[CheckpointId, frozenset[str] | None] | None = None
-        self._kept = frozenset(self._pinned())
+        self._kept = shown.union(self._pinned())
         self.newest = next(
             (c.sequence for c in self._newest_first() if self._files_of(c) is not None), CheckpointNumber(0)
         )

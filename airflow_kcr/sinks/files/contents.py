@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import KcrError, SinkError
 from airflow_kcr.ports import SinkPlace
@@ -30,9 +31,12 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.folder import Folder, Table
+from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import DataFile, FileTarget, Manifest, Timelines, Undone
 from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from airflow_kcr.sinks.files.tables import Table
 
 _LOG = logging.getLogger(__name__)
 
@@ -120,7 +124,7 @@ def files_in(folder: Folder, where: str) -> tuple[DataFile, ...]:
         folder: the sink's.
         where: the batch's, from there.
     """
-    return tuple(DataFile(path=f"{where}/{name}", bytes=size) for name, size in folder.sizes(where).items())
+    return tuple(DataFile(path=file, bytes=size) for file, size in folder.written(where).items())
 
 
 def revisions_on(folder: Folder, shelf: str) -> dict[CheckpointId, list[EventNumber]]:

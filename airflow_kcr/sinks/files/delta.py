@@ -25,9 +25,10 @@ from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SparkNeeds
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
+from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import COORDINATE_COLUMNS, rows_of
 from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
+from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.causes import conditions, essential_line
 from airflow_kcr.spark.session import CATALOG, DELTA, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS

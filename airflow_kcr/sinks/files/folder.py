@@ -6,13 +6,13 @@ Hadoop reaches a disk, HDFS, an object store, whatever Spark can write to.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, reduce
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.errors import SinkError
-from airflow_kcr.sinks.files.layout import TEMPORARY, Manifest, Undone
+from airflow_kcr.sinks.files.layout import TEMPORARY
 from airflow_kcr.spark import jvm
 
 if TYPE_CHECKING:
@@ -24,81 +24,6 @@ if TYPE_CHECKING:
 
 class FolderRefused(SinkError):
     """The folder may not be read or written to, or no file system here knows the place."""
-
-
-# A table beside a sink's manifests, for readers that know nothing of them.
-#
-# A checkpoint is in it as a whole, or not at all.
-#
-# What counts is said by the ledger, and the table follows. A writer first asks up to where the table was written, and
-# only then the ledger; a write in between makes its own void. So a process that slept through a reset, and believes in
-# an undone checkpoint, writes nothing: the reset has written after it.
-
-
-class Table:
-    """What a file sink does beside its manifests, by its format: of plain files nothing, as readers go by those.
-
-    Every call of a subclass may raise SinkError.
-    """
-
-    def is_there(self) -> bool:
-        """Whether it was made; there is always what a format has none of."""
-        return True
-
-    def check(self) -> None:
-        """Check that the table can be written to, and create it if there is none; may be repeated.
-
-        Raises:
-            ConfigurationError: it can't be.
-        """
-
-    def fit(self, schema: str) -> None:
-        """Have the table take rows of a schema, before a batch has any; files may differ in their columns.
-
-        Args:
-            schema: as Spark writes it in JSON.
-
-        Raises:
-            SinkError: they don't fit; nothing was written.
-        """
-
-    def seen(self) -> int:
-        """Return up to where the table was written; asked before the ledger is."""
-        return 0
-
-    def show(self, manifest: Manifest, seen: int) -> bool:
-        """Have the rows of a checkpoint in the table, at once; said again, it changes nothing.
-
-        Args:
-            manifest: of the checkpoint, whether it is written already or not.
-            seen: up to where the table was written, when the ledger was not asked yet whether the checkpoint counts.
-
-        Returns:
-            False: others have written since, and the ledger is to be asked again.
-        """
-        return True
-
-    def replace(self, manifest: Manifest, seen: int) -> bool:
-        """Have the rows of a manifest in the table instead of those of its checkpoint, at once.
-
-        Args:
-            manifest: of the checkpoint's revision, which is written afterwards.
-            seen: up to where the table was written, when it was not asked yet whether the revision counts.
-
-        Returns:
-            False: others have written since, and it is to be asked again.
-        """
-        return True
-
-    def hide(self, undone: Collection[Undone]) -> None:
-        """Take the rows of checkpoints out of the table, and keep earlier readers of the ledger from showing them.
-
-        Args:
-            undone: by the ledger. That the table has nothing of them changes nothing.
-        """
-
-
-NO_TABLE: Final = Table()
 
 
 # Hadoop's file systems
@@ -218,10 +143,13 @@ class Folder:
         """Return the names of what is in a folder, in order; none if there is no such folder."""
         return tuple(sorted(str(status.getPath().getName()) for status in self._listed(path)))
 
-    def sizes(self, path: str) -> Mapping[str, int]:
-        """Return the files in a folder with their bytes, in order; without those whose names begin with `_` or `.`."""
-        found = {str(s.getPath().getName()): int(s.getLen()) for s in self._listed(path) if s.isFile()}
-        return {name: found[name] for name in sorted(found) if not name.startswith(("_", "."))}
+    def written(self, path: str) -> Mapping[str, int]:
+        """Return the files below a folder, as `walk`, without what isn't for readers: names with `_` or `.` before."""
+
+        def is_hidden(file: str) -> bool:
+            return any(part.startswith(("_", ".")) for part in file.removeprefix(f"{path}/").split("/"))
+
+        return {file: size for file, size in self.walk(path).items() if not is_hidden(file)}
 
     def walk(self, path: str) -> Mapping[str, int]:
         """Return every file below a folder, by its path from the sink's folder, with its bytes, in order."""

@@ -14,7 +14,7 @@ It asks the folder alone; the region's store only where a checkpoint is named by
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
@@ -34,7 +34,7 @@ from airflow_kcr.spark.causes import essential_line
 from airflow_kcr.spark.context import COORDINATES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 # Writing
@@ -51,8 +51,6 @@ _PUTTING_TOGETHER: Final = {
     "spark.sql.adaptive.enabled": "false",
 }
 """Spark's settings for many small files that become a few."""
-
-_NO_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
 def with_coordinates(rows: DataFrame) -> DataFrame:
@@ -77,10 +75,11 @@ class Rewriter:
     Args:
         spark: the application's session.
         folder: where the files are.
+        write: writes rows into a new folder.
     """
 
-    def __init__(self, spark: SparkSession, folder: Folder) -> None:
-        self._spark, self._folder = spark.newSession(), folder
+    def __init__(self, spark: SparkSession, folder: Folder, write: Callable[[DataFrame, str], None]) -> None:
+        self._spark, self._folder, self._write = spark.newSession(), folder, write
         for name, value in _PUTTING_TOGETHER.items():
             self._spark.conf.set(name, value)
 
@@ -120,7 +119,7 @@ class Rewriter:
             # What few tasks write, few tasks would read, and opening small files takes longer than what is in them.
             few = files < self._spark.sparkContext.defaultParallelism
             spread = rows.repartition(files) if few else rows.coalesce(files)
-            write_parquet(spread, f"{self._folder.uri}/{temporary}")
+            self._write(spread, f"{self._folder.uri}/{temporary}")
             return self._taken(temporary, into)
         except (PySparkException, Py4JError) as error:
             raise SinkError(f"files could not be made in {self._folder.uri}/{above}: {essential_line(error)}") from None
@@ -131,9 +130,9 @@ class Rewriter:
         """Give new files their names, which no other attempt has: how rows are spread depends on who does it."""
         attempt = uuid.uuid4().hex[:12]
         found: dict[str, int] = {}
-        for place, (part, size) in enumerate(self._folder.sizes(temporary).items()):
+        for place, (part, size) in enumerate(self._folder.written(temporary).items()):
             path = f"{into}-{attempt}-{place:05d}.parquet"
-            self._folder.move(f"{temporary}/{part}", path)
+            self._folder.move(part, path)
             found[path] = size
         return found
 
@@ -155,12 +154,6 @@ def read_files(spark: SparkSession, paths: list[str], schema: str) -> DataFrame:
         return spark.createDataFrame([], known)
     strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
     return spark.read.schema(known).options(**strict).parquet(*paths)
-
-
-def write_parquet(rows: DataFrame, uri: str) -> None:
-    """Write rows into a new folder."""
-    writer: DataFrameWriter = rows.write.option(_NO_MARK, "false")
-    writer.mode("errorifexists").parquet(uri)
 
 
 def _of_records(kept: Mapping[TopicPartition, tuple[Range, ...]]) -> Column:

@@ -91,7 +91,12 @@ def revision(checkpoint: CheckpointId, number: EventNumber) -> str:
 
 def revised(checkpoint: CheckpointId, number: EventNumber) -> str:
     """Return the folder of the files that were written for a checkpoint's revision."""
-    return f"{REVISIONS}/{shelf(checkpoint.sequence)}/{checkpoint}.{number:010d}"
+    return f"{REVISIONS}/{shelf(checkpoint.sequence)}/{label(checkpoint, number)}"
+
+
+def label(checkpoint: CheckpointId, number: EventNumber) -> str:
+    """Return what has written the rows of a revision."""
+    return f"{checkpoint}.{number:010d}"
 
 
 def timeline(number: Timeline, undone: int) -> str:
@@ -176,6 +181,9 @@ class FileTarget:
     path: str
     """A path or URI; references are filled in."""
 
+    name: str = ""
+    """By which the store knows the place, where that isn't the path: a table may have another location tomorrow."""
+
     file_size: int = FILE_SIZE
     """Into how large files small ones are put together, in bytes; 0: they stay as they are."""
 
@@ -185,7 +193,7 @@ class FileTarget:
     @property
     def place(self) -> SinkPlace:
         """Where it writes to, as the store notes it."""
-        return SinkPlace(self.owner.group, self.owner.sink, self.path.rstrip("/"))
+        return SinkPlace(self.owner.group, self.owner.sink, self.name or self.path.rstrip("/"))
 
     def __str__(self) -> str:
         return self.owner.name
@@ -316,6 +324,9 @@ class Manifest(Document):
     revision: int = 0
     """The recomputation that has made the files; 0: they are what the batches have written."""
 
+    labels: tuple[str, ...] = ()
+    """What has written the rows, where the files say so of each; none: the batches."""
+
     @classmethod
     def of_checkpoint(
         cls,
@@ -325,6 +336,7 @@ class Manifest(Document):
         *,
         schemas: tuple[str, ...] = (),
         files: tuple[DataFile, ...] = (),
+        labels: tuple[str, ...] = (),
     ) -> Self:
         """Return the manifest of a checkpoint as it is published.
 
@@ -334,6 +346,7 @@ class Manifest(Document):
             batches: of whose records it holds the output.
             schemas: of the files.
             files: those that it has; none: there is nothing of it.
+            labels: what has written the rows, where that isn't the batches.
         """
         return cls(
             owner=owner,
@@ -345,6 +358,7 @@ class Manifest(Document):
             batches=tuple(batches),
             schemas=schemas,
             files=files,
+            labels=labels,
         )
 
     @property

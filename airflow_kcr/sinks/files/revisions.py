@@ -22,9 +22,10 @@ from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.arrangement import Arrangement
 from airflow_kcr.sinks.files.columns import Columns, require_one_type
 from airflow_kcr.sinks.files.contents import files_in, manifest_in_force
-from airflow_kcr.sinks.files.folder import Folder, Table
-from airflow_kcr.sinks.files.frames import Rewriter, rows_of, with_coordinates, write_parquet
+from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.frames import Rewriter, rows_of, with_coordinates
 from airflow_kcr.sinks.files.layout import BatchList, FileTarget, Manifest
+from airflow_kcr.sinks.files.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,11 +85,11 @@ class FileRevision(Revision):
 
     def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], BatchList]:
         """Write the rows into a folder of the batch in that of the revision, and return how its files are noted."""
-        named = with_coordinates(rows)
+        named = self.table.as_stored(with_coordinates(rows), self.label)
         schema = named.schema.json()
         self.columns.require_fit(schema)
         self.table.fit(schema)
-        write_parquet(named, f"{self.folder.uri}/{self.attempt(call)}")
+        self.table.write(named, f"{self.folder.uri}/{self.attempt(call)}")
         return partial(self.list_files, call, schema)
 
     def replace(self, require_wanted: Callable[[], None]) -> None:
@@ -143,7 +144,8 @@ class FileRevision(Revision):
         """Return what the checkpoint was published with, with other files."""
         old = replaced(self.target, self.folder, self.checkpoint, self.since)
         schemas = tuple(found.schemas) or old.schemas
-        return replace(old, schemas=schemas, files=tuple(found.files), revision=self.number)
+        files, labels = tuple(found.files), (self.label,)
+        return replace(old, schemas=schemas, files=files, revision=self.number, labels=labels)
 
     def held(self, spark: SparkSession) -> DataFrame:
         """Return the rows of the files that were written."""
@@ -164,6 +166,11 @@ class FileRevision(Revision):
             self.folder.delete(paths)
         except SinkError as error:
             _LOG.info("%s: what it does not need is left for a cleanup: %s", self, error)
+
+    @property
+    def label(self) -> str:
+        """What its rows are labelled with, where files say of each row what has written it."""
+        return layout.label(self.checkpoint.id, self.number)
 
     @property
     def _place(self) -> str:

@@ -29,10 +29,11 @@ from airflow_kcr.sinks.files.contents import (
     newest_first,
     timelines_in,
 )
-from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Table
-from airflow_kcr.sinks.files.frames import Rewriter, rows_of, with_coordinates, write_parquet
+from airflow_kcr.sinks.files.folder import Folder, FolderRefused
+from airflow_kcr.sinks.files.frames import Rewriter, rows_of, with_coordinates
 from airflow_kcr.sinks.files.layout import LAYOUT, BatchList, FileTarget, Manifest, Marker, Retired, Timelines
 from airflow_kcr.sinks.files.revisions import FileRevision, replaced
+from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -245,16 +246,16 @@ class FileSink(Sink):
         The files have the coordinates with `kcr_` before their names. They count once the batch is accepted and its
         checkpoint published.
         """
-        named = with_coordinates(rows)
+        named = self._table.as_stored(with_coordinates(rows), call.batch)
         schema = named.schema.json()
         self.fit(schema)
-        write_parquet(named, f"{self.folder.uri}/{self.attempt(call)}")
+        self._table.write(named, f"{self.folder.uri}/{self.attempt(call)}")
         return partial(self.list_files, call, schema)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def publish(self, sequence: CheckpointNumber) -> None:
-        """Show a complete checkpoint in the table, then write its manifest; said again, it changes nothing.
+        """Write the manifest of a complete checkpoint, then show it in the table; said again, it changes nothing.
 
         The first publisher writes it; every publisher would write the same records. A checkpoint that a reset has
         undone is noted as such instead, also when the reset came while it was published.
@@ -282,34 +283,34 @@ class FileSink(Sink):
         """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
         if Retired.of(self.folder.read(layout.retired(contents.id))) is not None:
             return True
-        where = layout.manifest(contents.id)
-        text = self.folder.read(where)
-        written = Manifest.of(text)
-        if written is not None:
-            self._require_same(written, contents)
-            return True
+        manifest = manifest_in_force(self.folder, contents.id)
+        if manifest is None:
+            manifest = self._written(contents, marker)
+        else:
+            self._require_same(manifest, contents)
+        return self._table.show(manifest, seen)
+
+    def _written(self, contents: CheckpointContents, marker: Marker) -> Manifest:
+        """Write the manifest of a checkpoint, and return what is written: the first publisher's."""
         self._require_previous(contents, marker)
+        where = layout.manifest(contents.id)
         try:
             found = self._arranged(contents, marker)
-            manifest = self._manifest(contents, found)
-            if not self._table.show(manifest, seen):
-                return False
         except SinkError:
             written = Manifest.of(self.folder.read(where))
             if written is None:
                 raise
             # Another member has published the checkpoint meanwhile, and cleared away what this one was about to read.
             self._require_same(written, contents)
-            return True
-        if text is not None:
+            return written
+        manifest = self._manifest(contents, found)
+        if not self.folder.create(where, manifest.text()) and Manifest.of(self.folder.read(where)) is None:
             _LOG.warning(
                 "%s: the manifest of checkpoint %s was half written; it is written again",
                 self.target,
                 contents.id,
             )
             self.folder.replace(where, manifest.text())
-        else:
-            self.folder.create(where, manifest.text())
         written = Manifest.of(self.folder.read(where))
         if written is None or not written.holds_as(manifest):
             raise SinkError(
@@ -318,7 +319,7 @@ class FileSink(Sink):
         if written == manifest:
             # Files that were merged into others; the manifest is there, so no reader is sent to them any more.
             self.folder.delete(found.superfluous)
-        return True
+        return written
 
     def _arranged(self, contents: CheckpointContents, marker: Marker) -> Arrangement:
         found = Arrangement(target=self.target, folder=self.folder, rewriter=self._rewriter, since=marker.since)
@@ -333,6 +334,7 @@ class FileSink(Sink):
             found.batches,
             schemas=tuple(found.schemas) or self._schemas_of(contents.previous),
             files=tuple(found.files),
+            labels=tuple(dict.fromkeys(found.labels)) if found.labels != found.batches else (),
         )
 
     def _require_same(self, written: Manifest, contents: CheckpointContents) -> None:

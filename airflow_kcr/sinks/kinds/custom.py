@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kcr.errors import ConfigurationError, PipelineUnusable
-from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput
 from airflow_kcr.sinks.custom import CustomSink
 from airflow_kcr.sinks.custom.adapters import MemberCustomSink, unusable
@@ -30,7 +29,7 @@ class DeclaredCustom(DeclaredSink):
     def check(self) -> None:
         """Load the function, and fill in the references of its options."""
         self._factory()
-        self._options()
+        self.resolved_options()
 
     def require_apart(self, live: Iterable[DeclaredSink]) -> None:
         """Refuse a function with the options of a sink of the spec: it would make the very same."""
@@ -48,7 +47,7 @@ class DeclaredCustom(DeclaredSink):
 
     def made(self, spark: SparkSession, ledger: RegionLedger) -> MemberCustomSink:
         """Return the sink as the function makes it, with a ledger that says what is accepted."""
-        factory, options = self._factory(), self._options()
+        factory, options = self._factory(), self.resolved_options()
         with unusable(self.owner):
             made = factory(options, spark)
             if not isinstance(made, CustomSink):
@@ -72,13 +71,6 @@ class DeclaredCustom(DeclaredSink):
 
     def _factory(self) -> Callable[[object, object], object]:
         return load_function(factory_named(self.spec.factory or ""))
-
-    def _options(self) -> dict[str, str]:
-        """The options by their own names; a message about a variable has the place in the spec."""
-        before = f"sinks.{self.spec.name}.options."
-        given = {before + name: value for name, value in (self.spec.options or {}).items()}
-        found = resolve_environment(given, self.environ)
-        return {name.removeprefix(before): value for name, value in found.items()}
 
 
 def factory_named(name: str) -> NamedFunction:

@@ -17,6 +17,7 @@ from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter
 from airflow_kcr.sinks.files.layout import FILE_SIZE, MIB, FileTarget, Marker
 from airflow_kcr.sinks.files.sink import FileSink, claimed, taken
+from airflow_kcr.sinks.files.tables import Table
 from airflow_kcr.spec import SinkSpec
 from airflow_kcr.store.regions import RegionStore
 
@@ -47,6 +48,10 @@ class DeclaredFolder(DeclaredSink):
             format=self.spec.format or FileFormat.PARQUET,
         )
 
+    def table(self, spark: SparkSession, folder: Folder) -> Table:
+        """Return what shows whole checkpoints beside the manifests; nothing of it is touched."""
+        return table_of(spark, self.target)
+
     def check(self) -> None:
         """Refuse a path that is not known; the folder is reached by Spark."""
         self.resolved("path", self.spec.path or "")
@@ -55,7 +60,8 @@ class DeclaredFolder(DeclaredSink):
         """Return the sink; nothing of the folder is touched."""
         folder = Folder(spark, self.target.path)
         ledger = RegionLedger(store, self.region_name)
-        return FileSink(self.target, folder, ledger, Rewriter(spark, folder), table_of(spark, self.target))
+        table = self.table(spark, folder)
+        return FileSink(self.target, folder, ledger, Rewriter(spark, folder, table.write), table)
 
     def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Return the folder with whose it is, if that is another's; where there is no Spark, it is not looked into."""
@@ -100,7 +106,7 @@ class DeclaredFolder(DeclaredSink):
     def clean(self, what: GivenUp, spark: SparkSession, store: RegionStore) -> Cleaned:
         """Delete what no checkpoint needs; see `clean_checkpoints`."""
         folder, ledger = Folder(spark, self.target.path), RegionLedger(store, self.region_name)
-        return Cleaner(self.target, folder, ledger, table_of(spark, self.target)).clean(what)
+        return Cleaner(self.target, folder, ledger, self.table(spark, folder)).clean(what)
 
 
 def owner_of(folder: Folder) -> SinkOwner | None:

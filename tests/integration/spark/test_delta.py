@@ -27,9 +27,9 @@ from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
 from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.delta import require_delta, table_of
-from airflow_kcr.sinks.files.folder import Table
 from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
 from airflow_kcr.sinks.files.sink import FileSink
+from airflow_kcr.sinks.files.tables import Table
 from airflow_kcr.spark.session import DELTA
 from tests.support.driver import GROUP
 from tests.support.lake import READ, Lake, reset_order

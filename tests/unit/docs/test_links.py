@@ -18,7 +18,7 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 COORDINATES = re.compile(r"\b(?:org|io)(?:\.\w+)+:[\w.-]+:\d[\w.]*\b")
 
-OF_OTHERS = {"beside-other-tools": {"savepoint"}}
+OF_OTHERS = {"beside-other-tools": {"savepoint"}, "write-to-iceberg": {"snapshot"}}
 """Pages that speak of what others call so."""
 
 

@@ -135,7 +135,7 @@ class TestReaders:
         assert read(files, first) == shown(files, first) == times(old, 2)
         assert read(files, second) == shown(files, second) == other
         manifest = Checkpoints.of(files.folder).manifest(first)
-        assert replace(manifest, files=before.files, revision=0) == before
+        assert replace(manifest, files=before.files, revision=0, labels=()) == before
         assert manifest.revision == number
         # Who has started to read what was published finds it still.
         assert Counter(r for f in before.files for r in records_in(files.folder, f.path)) == old
