@@ -79,7 +79,8 @@ def warehouse(root: Path, uri: str | None = None) -> Warehouse:
     """
     root.mkdir(parents=True, exist_ok=True)
     made = Warehouse(root=root, uri=uri or f"sqlite:///{root}/catalog.db")
-    made.create()
+    if not made.catalog().namespace_exists("db"):
+        made.create()
     return made
 
 

@@ -26,17 +26,22 @@ _HOUR: Final = 3_600_000_000
 
 
 def require_writable(table: Table, where: str) -> None:
-    """Refuse a partitioning that the bounds of a file don't say.
+    """Refuse a table whose files can't be told from each other, and a partitioning that the bounds of a file don't say.
 
     Args:
         table: as it is now.
         where: the sink and the table, for messages.
 
     Raises:
-        ConfigurationError: it has a field of such a transform.
+        ConfigurationError: it is of format version 1, or has a field of such a transform.
     """
     from pyiceberg.transforms import BucketTransform, UnknownTransform
 
+    if table.format_version < 2:
+        raise ConfigurationError(
+            f"{where} is of format version 1, in which nothing says when a file was added; upgrade it: "
+            "ALTER TABLE … SET TBLPROPERTIES ('format-version' = '2')"
+        )
     odd = [one for one in table.spec().fields if isinstance(one.transform, BucketTransform | UnknownTransform)]
     if odd:
         raise ConfigurationError(

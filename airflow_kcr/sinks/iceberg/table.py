@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol import documents
@@ -36,20 +35,20 @@ from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
 from airflow_kcr.sinks.files.tables import Table
 from airflow_kcr.sinks.iceberg import columns, partitions
 from airflow_kcr.sinks.iceberg.catalogs import CommitOvertaken, tried_once
+from airflow_kcr.sinks.iceberg.deletion import BATCH, Labels, Prefix, delete
 
 if TYPE_CHECKING:
-    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table as IcebergMetadata
     from pyiceberg.table import Transaction
     from pyspark.sql import DataFrame
 
     from airflow_kcr.sinks.iceberg.catalogs import NamedTable
 
+Change: TypeAlias = "Callable[[Transaction, IcebergMetadata, int], None]"
+"""Changes a table in a transaction, where files of its sequence number and before have nothing of the sink."""
+
 NOTE: Final = "kcr.sink"
 """The property that says whose table it is."""
-
-BATCH: Final = "kcr_batch"
-"""The column that says what has written a row."""
 
 _FULL: Final = f"write.metadata.metrics.column.{BATCH}"
 """How much of its values each file's bounds keep: all, or files of one batch could not be told by their metadata."""
@@ -69,6 +68,9 @@ class TableNote:
     owner: SinkOwner
     columns: Mapping[str, int]
     """Its own columns with their ids: one that was dropped and added again has another one, and lost its values."""
+
+    since: int
+    """The table's sequence number before it wrote anything: files that are as old have nothing of it."""
 
     commits: int = 0
     """How many commits it has made."""
@@ -145,6 +147,7 @@ class IcebergTable(Table):
     def _take(self, metadata: IcebergMetadata) -> None:
         from pyiceberg.types import IntegerType, LongType, StringType
 
+        since = metadata.metadata.next_sequence_number() - 1
         kinds = {"string": StringType(), "int": IntegerType(), "long": LongType()}
         with self.table.asked("take its columns in"), metadata.transaction() as change:
             there = set(metadata.schema().column_names)
@@ -154,7 +157,7 @@ class IcebergTable(Table):
                         update.add_column(name, kinds[kind])
             change.set_properties({_FULL: "full"})
             ids = {name: change.table_metadata.schema().find_field(name).field_id for name in _OWN}
-            change.set_properties({NOTE: TableNote(owner=self.target.owner, columns=ids).text()})
+            change.set_properties({NOTE: TableNote(owner=self.target.owner, columns=ids, since=since).text()})
 
     def _own_note(self, metadata: IcebergMetadata) -> TableNote | None:
         """Return the sink's note; None: no sink has noted anything.
@@ -223,9 +226,9 @@ class IcebergTable(Table):
     def show(self, manifest: Manifest, seen: int) -> bool:
         """Add the files of a checkpoint, and tag what the table is then."""
 
-        def change(transaction: Transaction) -> None:
+        def change(transaction: Transaction, table: IcebergMetadata, since: int) -> None:
             self._add(transaction, manifest)
-            self._tag(transaction, tag_of(manifest.checkpoint))
+            _tag(transaction, tag_of(manifest.checkpoint))
 
         if _is_shown(self._noted()[1], manifest.checkpoint):
             return True
@@ -234,20 +237,20 @@ class IcebergTable(Table):
     def replace(self, manifest: Manifest, seen: int) -> bool:
         """Exchange the rows of a checkpoint for the files of its revision; its tag stays where it is."""
 
-        def change(transaction: Transaction) -> None:
-            self._delete(transaction, [manifest.checkpoint], _told(manifest))
+        def change(transaction: Transaction, table: IcebergMetadata, since: int) -> None:
+            delete(transaction, table, self._written_by([manifest.checkpoint]), since, _told(manifest))
             self._add(transaction, manifest)
-            self._tag(transaction, f"{tag_of(manifest.checkpoint)}_r{manifest.revision}")
+            _tag(transaction, f"{tag_of(manifest.checkpoint)}_r{manifest.revision}")
 
         return self._committed(seen, change)
 
     def hide(self, undone: Collection[Undone]) -> None:
         """Delete the rows of undone checkpoints; a commit is made in any case. Their tags stay until a cleanup."""
         given_up = self._published(undone)
-        told = {"kcr.undone": ", ".join(map(str, given_up))}
+        told = {"kcr.undone": ", ".join(f"{one.first}-{one.last}" for one in undone)}
 
-        def change(transaction: Transaction) -> None:
-            self._delete(transaction, given_up, told)
+        def change(transaction: Transaction, table: IcebergMetadata, since: int) -> None:
+            delete(transaction, table, self._written_by(given_up), since, told)
 
         for _ in range(_ATTEMPTS):
             if self._committed(self.seen(), change):
@@ -267,10 +270,9 @@ class IcebergTable(Table):
         # That none of them is there already is known by the note, without a look at each file of the table.
         transaction.add_files(paths, _told(manifest), check_duplicate_files=False)
 
-    def _delete(self, transaction: Transaction, checkpoints: Collection[CheckpointId], told: Mapping[str, str]) -> None:
-        labels = frozenset(label for checkpoint in checkpoints for label in self._labels_of(checkpoint))
-        if labels:
-            delete_labelled(transaction, labels, told)
+    def _written_by(self, checkpoints: Collection[CheckpointId]) -> Labels:
+        """Return what has written the rows of checkpoints."""
+        return Labels({label for checkpoint in checkpoints for label in self._labels_of(checkpoint)})
 
     def _labels_of(self, checkpoint: CheckpointId) -> Iterator[str]:
         """Yield what the rows of a checkpoint are labelled with, those of each of its revisions among them."""
@@ -280,15 +282,7 @@ class IcebergTable(Table):
             yield from map(self._label, manifest.labels or manifest.batches)
         yield from (self._label(layout.label(checkpoint, number)) for number in numbers)
 
-    def _tag(self, transaction: Transaction, name: str) -> None:
-        from pyiceberg.table.update.snapshot import ManageSnapshots
-
-        snapshot = transaction.table_metadata.current_snapshot()
-        if snapshot is not None:
-            with ManageSnapshots(transaction) as tags:
-                tags.create_tag(snapshot.snapshot_id, name)
-
-    def _committed(self, seen: int, change: Callable[[Transaction], None], shown: CheckpointId | None = None) -> bool:
+    def _committed(self, seen: int, change: Change, shown: CheckpointId | None = None) -> bool:
         """Commit a change; False: the sink has committed since it was seen, and nothing is changed."""
         for _ in range(_ATTEMPTS):
             metadata, note = self._noted()
@@ -297,7 +291,7 @@ class IcebergTable(Table):
             with self.table.asked("commit"):
                 transaction = tried_once(metadata).transaction()
                 before = metadata.metadata.current_snapshot_id
-                change(transaction)
+                change(transaction, metadata, note.since)
                 if transaction.table_metadata.current_snapshot_id == before:
                     # A snapshot without a change: by it alone a commit requires what it has seen.
                     transaction.add_files([], check_duplicate_files=False)
@@ -340,6 +334,15 @@ class IcebergTable(Table):
             return frozenset(p.removeprefix(where) for p in files_of(metadata) if p.startswith(where))
 
 
+def _tag(transaction: Transaction, name: str) -> None:
+    from pyiceberg.table.update.snapshot import ManageSnapshots
+
+    snapshot = transaction.table_metadata.current_snapshot()
+    if snapshot is not None:
+        with ManageSnapshots(transaction) as tags:
+            tags.create_tag(snapshot.snapshot_id, name)
+
+
 def tag_of(checkpoint: CheckpointId) -> str:
     """Return the tag of what the table is with a checkpoint."""
     return f"kcr_{checkpoint.timeline}_{checkpoint.sequence}"
@@ -350,11 +353,9 @@ def label_of(region_id: RegionId, name: str) -> str:
     return f"{region_id}/{name}"
 
 
-def delete_of_region(transaction: Transaction, region_id: RegionId) -> None:
+def delete_of_region(transaction: Transaction, table: IcebergMetadata, note: TableNote) -> None:
     """Delete the rows that a region has written."""
-    from pyiceberg.expressions import StartsWith
-
-    _delete(transaction, StartsWith(term=BATCH, value=label_of(region_id, "")), {})
+    delete(transaction, table, Prefix(label_of(note.owner.region_id, "")), note.since, {})
 
 
 def leave(transaction: Transaction) -> None:
@@ -366,20 +367,6 @@ def leave(transaction: Transaction) -> None:
             if _OURS.fullmatch(name):
                 tags.remove_tag(name)
     transaction.remove_properties(NOTE)
-
-
-def delete_labelled(transaction: Transaction, labels: Iterable[str], told: Mapping[str, str]) -> None:
-    """Delete the rows that something has written, in whichever files they are now."""
-    from pyiceberg.expressions import In
-
-    _delete(transaction, In(term=BATCH, literals=set(labels)), told)
-
-
-def _delete(transaction: Transaction, wanted: BooleanExpression, told: Mapping[str, str]) -> None:
-    with warnings.catch_warnings():
-        # That there is none is fine, and PyIceberg warns of it.
-        warnings.filterwarnings("ignore", message="Delete operation did not match")
-        transaction.delete(wanted, dict(told))
 
 
 def files_of(metadata: IcebergMetadata) -> Iterator[str]:

@@ -106,7 +106,7 @@ class DeclaredIceberg(DeclaredFolder):
             )
         with self.named.asked("be given back"), found.transaction() as change:
             if choice is Choice.DELETE:
-                delete_of_region(change, note.owner.region_id)
+                delete_of_region(change, found, note)
             leave(change)
         what = "deleted" if choice is Choice.DELETE else "stay, and their tags are gone"
         return self.found(str(self.named), note=f"rows of {note.owner.group}/{note.owner.sink} {what}")
@@ -132,7 +132,7 @@ class DeclaredIceberg(DeclaredFolder):
             return self.found(str(self.named), note="nothing deleted: it is not this sink's table")
         with self.named.asked("be given back"):
             with found.transaction() as change:
-                delete_of_region(change, self.region_id)
+                delete_of_region(change, found, note)
                 leave(change)
             shown = set(files_of(self.named.load()))
         store.let_go(self.region_name, self.target.place)

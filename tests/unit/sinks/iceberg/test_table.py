@@ -13,9 +13,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.io.pyarrow import ArrowScan
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.region.commands import FinishRecomputation, PinCheckpoint
@@ -472,3 +474,33 @@ def test_the_note_of_a_table_is_one_document(files: LakeFiles) -> None:
     table = files.warehouse.table()
     assert table.properties[NOTE] == note(files).text()
     assert note(files).snapshot == table.metadata.current_snapshot_id
+
+
+def test_a_reset_reads_no_file_that_was_there_before_the_sink_or_that_has_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_before = warehouse(tmp_path / "warehouse")
+    for value in range(3):
+        made_before.table().append(pa.table({"value": [value]}))
+    files = made(tmp_path)
+    for _ in range(150):  # more than PyIceberg looks for by a file's bounds
+        both(files, 1)
+    files.checkpoint("n1")
+    files.append(3)
+    monkeypatch.setattr(ArrowScan, "to_table", None)
+    reset(files)
+    monkeypatch.undo()
+    assert files.rows() == Counter()
+    assert files.own_rows() == [0, 1, 2, 3]
+
+
+def test_a_file_without_bounds_is_read_for_its_rows(files: LakeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.append(7)
+    both(files)
+    files.checkpoint("n1")
+    with files.warehouse.table().transaction() as change:
+        change.set_properties({"write.metadata.metrics.column.kcr_batch": "none"})
+    files.compact()
+    reset(files)
+    assert files.rows() == Counter()
+    assert files.own_rows() == [7]
