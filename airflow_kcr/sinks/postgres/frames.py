@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 from psycopg import sql
 
 from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import Range, TopicPartition
 from airflow_kcr.sinks.contract import require_coordinates
 from airflow_kcr.sinks.postgres.addresses import jdbc
 from airflow_kcr.sinks.postgres.database import Database
-from airflow_kcr.sinks.postgres.staging import Staging
+from airflow_kcr.sinks.postgres.staging import Staging, rows_once
 from airflow_kcr.sinks.postgres.target import COORDINATES as COORDINATE_NAMES
 from airflow_kcr.sinks.postgres.target import OWN_COLUMNS, SOURCE, TargetTable, quoted
 from airflow_kcr.sinks.postgres.texts import as_text
@@ -186,11 +187,18 @@ def made_of(table: TargetTable, ranges: Iterable[tuple[TopicPartition, Range]]) 
     return table.text("rows_of_records", {"selected": selected, "records": records, "number": str(table.source)})
 
 
-def staged_rows(table: TargetTable, staged: Collection[Staging]) -> str:
-    """Return the query for the rows of staging tables, each once, of the types that the target has them in."""
-    written = {name for one in staged for name in one.columns}
+def staged_rows(table: TargetTable, held: Collection[tuple[BatchCall, Staging]]) -> str:
+    """Return the query for what batches have staged, each row once, of the types that the target has them in.
+
+    Raises:
+        SinkError: the attempts of a task have rows of different records.
+    """
+    written = {name for _, staged in held for name in staged.columns}
     types = {name: its.type for name, its in table.read_columns().items() if name in written}
-    parts = (table.text("staged_once", {"selected": _selected(types, one), "staging": one.shown}) for one in staged)
+    parts = [
+        table.text("rows_staged", {"selected": _selected(types, staged), "rows": rows_once(table, staged, call.batch)})
+        for call, staged in held
+    ]
     return " UNION ALL ".join(f"({part})" for part in parts) or _none(table)
 
 

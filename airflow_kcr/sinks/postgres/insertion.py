@@ -14,8 +14,8 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupPartition, Offset, TopicName
 from airflow_kcr.sinks.postgres import bookkeeping
-from airflow_kcr.sinks.postgres.staging import ROW, Staging
-from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, Target, TargetTable, names, quoted
+from airflow_kcr.sinks.postgres.staging import ROW, Staging, rows_once
+from airflow_kcr.sinks.postgres.target import OWN_COLUMNS, Target, TargetTable, names, quoted
 
 
 def insert(table: TargetTable, call: BatchCall, staging: Staging) -> int:
@@ -29,7 +29,7 @@ def insert(table: TargetTable, call: BatchCall, staging: Staging) -> int:
         SinkError: the delivery forbids it, or rows are not what this batch has read.
     """
     table.run("lock_staging", {"staging": staging.shown})
-    staged, repeated = _checked(table, call, staging)
+    staged, rows = _checked(table, call, staging)
     _require_fence(table, call)
     starts = {partition: range_.from_ for partition, range_ in call.ranges.items()}
     bookkeeping.start_progress(table, call.timeline, call.epoch, starts)
@@ -38,10 +38,10 @@ def insert(table: TargetTable, call: BatchCall, staging: Staging) -> int:
         return 0
     _require_progress(table.target, call, before)
     _require_staged(table, call, staging)
-    # Where nothing is there twice, or in the target already, every staged row goes in.
-    is_new = not repeated and all(before[p].offset <= r.from_ for p, r in call.ranges.items())
+    # Where nothing is in the target already, every row goes in.
+    is_new = all(before[p].offset <= r.from_ for p, r in call.ranges.items())
     most = staged if is_new and table.target.mode is SinkMode.APPEND else None
-    written = _insert(table, call, staging, most, repeated=repeated) if staged else 0
+    written = _insert(table, call, staging, rows, most) if staged else 0
     bookkeeping.set_progress(
         table,
         timeline=call.timeline,
@@ -59,26 +59,19 @@ def is_inserted(table: TargetTable, call: BatchCall) -> bool:
     return len(found) == len(call.ranges) and all(row.batch == call.batch for row in found.values())
 
 
-def _checked(table: TargetTable, call: BatchCall, staging: Staging) -> tuple[int, bool]:
-    """Return how many rows are staged, and whether any record is there more than once."""
-    target, there = table.target, {"staging": staging.shown}
+def _checked(table: TargetTable, call: BatchCall, staging: Staging) -> tuple[int, str]:
+    """Return how many rows are staged, each counted once, and what SQL selects them from."""
+    target, rows = table.target, rows_once(table, staging, call.batch)
     staged = 0
-    for topic, partition, first, last, rows in table.run("staged_offsets", there):
+    for topic, partition, first, last, count in table.run("staged_offsets", {"rows": rows}):
         read = call.ranges.get(GroupPartition(target.owner.group, TopicName(topic), partition))
         if read is None or first < read.from_ or last >= read.to:
             raise SinkError(
                 f"{target}: rows name records that batch {call.batch} has not read, among offsets {first} to {last} of "
                 f"{topic}:{partition}; keep the columns topic, partition and offset of the batch as they are"
             )
-        staged += rows
-    if table.value("count_records", there) == staged:
-        return staged, False
-    if target.mode is SinkMode.APPEND and table.value("has_several_rows", there):
-        raise SinkError(
-            f"{target}: batch {call.batch} has several rows for one record, and a task that runs twice could not "
-            "be told from them; write one row for each record (an array, say), or use mode: upsert"
-        )
-    return staged, True
+        staged += count
+    return staged, rows
 
 
 def _require_fence(table: TargetTable, call: BatchCall) -> None:
@@ -137,20 +130,20 @@ def _require_staged(table: TargetTable, call: BatchCall, staging: Staging) -> No
         )
 
 
-def _insert(table: TargetTable, call: BatchCall, staging: Staging, expected: int | None, *, repeated: bool) -> int:
+def _insert(table: TargetTable, call: BatchCall, staging: Staging, rows: str, expected: int | None) -> int:
     """Insert the staged rows that are not in the target yet, and return how many went in or replaced one.
 
     Args:
         table: the target.
         call: the batch.
-        staging: its rows.
+        staging: where its rows are.
+        rows: what SQL selects them from.
         expected: how many there are; None: they are counted.
-        repeated: whether a record is staged more than once.
 
     Raises:
         SinkError: the target took fewer: it would lack rows that its progress counts.
     """
-    filled, given = _filled(table.target, staging, repeated=repeated), _checkpoint(call)
+    filled, given = _filled(table.target, staging, rows), _checkpoint(call)
     written = table.run("insert", filled, **given).rowcount
     if expected is None:
         expected = int(table.value("count_chosen", filled, **given))
@@ -167,11 +160,11 @@ def insert_recomputed(table: TargetTable, call: BatchCall, staging: Staging) -> 
         SinkError: rows are not what this batch has read, the target took fewer, or the database has lost them.
     """
     table.run("lock_staging", {"staging": staging.shown})
-    staged, repeated = _checked(table, call, staging)
+    staged, rows = _checked(table, call, staging)
     _require_staged(table, call, staging)
     if not staged:
         return 0
-    filled, given = _filled(table.target, staging, repeated=repeated), _checkpoint(call)
+    filled, given = _filled(table.target, staging, rows), _checkpoint(call)
     expected = int(table.value("count_recomputed", filled, **given))
     written = table.run("insert_recomputed", filled, **given).rowcount
     _require_taken(table, call, written, expected)
@@ -182,15 +175,15 @@ def _checkpoint(call: BatchCall) -> dict[str, object]:
     return {"timeline": call.timeline, "sequence": call.sequence}
 
 
-def _filled(target: Target, staging: Staging, *, repeated: bool) -> dict[str, str]:
+def _filled(target: Target, staging: Staging, rows: str) -> dict[str, str]:
     """Return what stands in braces where staged rows go into a target."""
     columns = (*staging.columns, *OWN_COLUMNS)
     filled = {
-        "staging": staging.shown,
+        "rows": rows,
         "chosen_columns": _staged(staging, staging.columns),
         "inserted_columns": names(columns),
-        "distinct": f"DISTINCT ON ({_staged(staging, tuple(COORDINATES))})" if repeated else "",
-        "ordered": f"ORDER BY {_staged(staging, tuple(COORDINATES))}" if repeated else "",
+        "distinct": "",
+        "ordered": "",
         "on_conflict": "",
         "same_key": "false",
     }

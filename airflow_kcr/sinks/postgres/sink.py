@@ -304,7 +304,7 @@ class PostgresRevision(Revision):
     def held(self, spark: SparkSession) -> DataFrame:
         """Return the rows of the staging tables, each once, as the table would have them."""
         with self._sink.replacing() as table:
-            query = frames.staged_rows(table, [staged for _, staged in self._held])
+            query = frames.staged_rows(table, self._held)
             return frames.read(spark, self._sink.database, query)
 
     def replace(self, require_wanted: Callable[[], None]) -> None:

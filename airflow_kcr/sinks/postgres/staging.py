@@ -32,8 +32,7 @@ from airflow_kcr.sinks.postgres.target import (
 )
 
 ROW: Final = "kcr_row"
-"""A column of staging tables: the row's number in the DataFrame. A task that was run twice wrote a row twice, with one
-number; two rows of one record have two."""
+"""A column of staging tables: the row's number in the DataFrame, of which the task's is a part (`rows_once`)."""
 
 _PREFIX: Final = "kcr_staging_"
 """What follows is of one region's sink, and of one batch: the number of its row in the fence, epoch, the batch's id."""
@@ -175,6 +174,30 @@ def _require_fit(
             f"{target}: table {table.schema}.{table.name} needs column {', '.join(absent)}, which the pipeline does "
             "not write; write it, or give it a default"
         )
+
+
+def rows_once(table: TargetTable, staging: Staging, batch: BatchId) -> str:
+    """Return what SQL selects the rows of a batch from: of a task that ran more than once, the rows of one attempt.
+
+    Executors could not be asked: a task may have committed its rows, and its executor be lost before it said so. But
+    Spark's writer commits all rows of an attempt in one transaction, which each of them names. Two attempts may have
+    their rows in different orders, so single rows are never chosen by their numbers.
+
+    Raises:
+        SinkError: the attempts of a task have rows of different records. A record may then be in another task's rows
+            too, or in none.
+    """
+    there = {"staging": staging.shown}
+    if not table.value("has_repeats", there):
+        return staging.shown
+    if table.value("attempts_differ", there):
+        raise SinkError(
+            f"{table.target}: Spark ran a task of batch {batch} more than once, and its attempts made rows of "
+            "different records, so that which of them count can't be told; nothing was written. Have the rows that the "
+            "pipeline makes, and what it shuffles them by, depend on the records alone: not on random numbers, the "
+            "time or data that changes"
+        )
+    return f"({table.text('of_one_attempt', there)})"
 
 
 def drop(table: TargetTable, staging: Staging) -> None:

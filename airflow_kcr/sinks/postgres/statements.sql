@@ -157,9 +157,9 @@ SELECT {selected} FROM {target} AS s WHERE false
 -- Likewise, where there is no table yet.
 SELECT NULL::text AS kcr_topic, NULL::integer AS kcr_partition, NULL::bigint AS kcr_offset WHERE false
 
--- name: staged_once
--- Likewise: the rows of a staging table. A task that ran twice has written each of its rows twice.
-SELECT DISTINCT ON (s.kcr_topic, s.kcr_partition, s.kcr_offset, s.kcr_row) {selected} FROM {staging} AS s
+-- name: rows_staged
+-- Likewise: the rows of a staging table.
+SELECT {selected} FROM {rows} AS s
 
 -- name: schema_of
 -- Where a table of that name is found, else the first schema of the search path.
@@ -304,20 +304,34 @@ DROP TABLE IF EXISTS {staging}
 -- name: lock_staging
 LOCK TABLE {staging} IN SHARE MODE
 
+-- name: has_repeats
+-- Whether a task has staged more rows than it has numbered: 33 bits of a number are the task's own, from 0 on.
+SELECT EXISTS (SELECT FROM {staging} GROUP BY kcr_row >> 33 HAVING count(*) > (max(kcr_row) & 8589934591) + 1)
+
+-- name: attempts_differ
+-- Whether attempts of a task have staged rows of different records, or one in several transactions.
+SELECT EXISTS (
+    SELECT FROM (
+        SELECT kcr_row >> 33 AS task, count(*) = (max(kcr_row) & 8589934591) + 1 AS is_whole,
+            sum(hash_record_extended((kcr_topic, kcr_partition, kcr_offset), 0)) AS records
+        FROM {staging} GROUP BY kcr_row >> 33, xmin
+    ) AS attempt
+    GROUP BY task HAVING min(records) <> max(records) OR NOT bool_and(is_whole)
+)
+
+-- name: of_one_attempt
+-- The rows of one attempt of each task: those of the transaction that has staged one of its rows of number 0.
+SELECT * FROM {staging} WHERE xmin IN (
+    SELECT DISTINCT ON (kcr_row) xmin FROM {staging} WHERE kcr_row & 8589934591 = 0
+    ORDER BY kcr_row, xmin::text
+)
+
 -- name: staged_offsets
-SELECT kcr_topic, kcr_partition, min(kcr_offset), max(kcr_offset), count(*) FROM {staging} GROUP BY 1, 2
-
--- name: count_records
--- Grouped on its own: beside the boundaries, Postgres would sort.
-SELECT count(*) FROM (SELECT DISTINCT kcr_topic, kcr_partition, kcr_offset FROM {staging}) AS one
-
--- name: has_several_rows
--- Of one record. The same row twice is a task that ran twice; rows of different numbers are different rows.
-SELECT EXISTS (SELECT FROM {staging} GROUP BY kcr_topic, kcr_partition, kcr_offset HAVING min(kcr_row) <> max(kcr_row))
+SELECT kcr_topic, kcr_partition, min(kcr_offset), max(kcr_offset), count(*) FROM {rows} AS s GROUP BY 1, 2
 
 -- part: staged_rows
 SELECT {distinct} {chosen_columns}, :source, s.kcr_topic, s.kcr_partition, s.kcr_offset, :timeline, :sequence
-FROM {staging} AS s
+FROM {rows} AS s
 
 -- part: chosen
 -- Staged rows that are not in the target. What is below progress is: a batch that comes again writes the rest.

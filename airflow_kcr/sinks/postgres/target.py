@@ -41,7 +41,7 @@ LONGEST: Final = 63
 """Bytes that Postgres keeps of a name (NAMEDATALEN)."""
 
 _FILLED: Final = (
-    *("target", "fence", "progress", "crash_mark", "staging", "selected", "records", "number"),
+    *("target", "fence", "progress", "crash_mark", "staging", "rows", "selected", "records", "number"),
     *("definitions", "chosen_columns", "inserted_columns", "distinct", "ordered", "on_conflict", "same_key"),
 )
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})

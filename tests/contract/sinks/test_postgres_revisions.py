@@ -296,11 +296,11 @@ def test_what_is_shown_and_what_is_held_back_is_read_by_queries(empty_database_u
     twice = out.call({0: (9, 10)})
     staged = revision.stage(twice, {"size": "bigint"})
     for _ in range(2):  # as by a task that ran twice
-        out.fill(staged, [(7, "t", 0, 9, 1)])
+        out.fill(staged, [(7, "t", 0, 9, 0)])
     revision.hold(twice, staged)
     with out.sink.replacing() as table:
         shown = rows_of(out, frames.made_of(table, ranges_in_order(first(out))))
-        held = rows_of(out, frames.staged_rows(table, [its for _, its in revision._held]))
+        held = rows_of(out, frames.staged_rows(table, revision._held))
         none = out.ask(frames.made_of(table, []))
     assert [row[2:] for row in shown] == [("t", partition, offset) for partition in range(2) for offset in range(10)]
     assert [row for row in held if row[0] is not None] == [
@@ -308,6 +308,41 @@ def test_what_is_shown_and_what_is_held_back_is_read_by_queries(empty_database_u
     ]
     assert [row for row in held if row[0] is None] == [(None, 7, "t", 0, 9)]
     assert none == []
+
+
+def several(out: Table, number: int, *attempts: Callable[[list[Row]], list[Row]]) -> PostgresRevision:
+    """What holds two rows for each record of checkpoint 1 back; the first of its two tasks is run in several ways."""
+    revision = once_more(out, number, batches=())
+    for ranges, ways in (({0: (0, 7)}, attempts), ({0: (7, 10), 1: (0, 10)}, (list,))):
+        call = out.call(ranges)
+        staged = revision.stage(call, COLUMNS)
+        rows = [(f"{word} {value}", *rest) for value, *rest, _ in out.rows_of(call) for word in ("one", "two")]
+        for way in ways:
+            out.fill(staged, [(*row, n) for n, row in enumerate(way(rows))])
+        revision.hold(call, staged)
+    return revision
+
+
+def test_several_rows_of_a_record_are_shown_and_replaced_each_once(empty_database_url: str) -> None:
+    out = worked(empty_database_url)
+    revision = several(out, 5, list, lambda rows: rows[::-1])
+    with out.sink.replacing() as table:
+        held = rows_of(out, frames.staged_rows(table, revision._held))
+    revision.replace(wanted)
+    assert words(out) == {"one": 20, "two": 20, "": 20}
+    assert held == rows_of(out, "SELECT * FROM out WHERE kcr_sequence = 1")
+
+
+def test_attempts_of_a_task_with_different_records_are_neither_shown_nor_replace_anything(
+    empty_database_url: str,
+) -> None:
+    out = worked(empty_database_url)
+    revision = several(out, 5, list, lambda rows: rows[2:])
+    with out.sink.replacing() as table, pytest.raises(SinkError, match="rows of different records"):
+        frames.staged_rows(table, revision._held)
+    with pytest.raises(SinkError, match="rows of different records"):
+        revision.replace(wanted)
+    assert words(out) == {"": 40}
 
 
 def test_where_there_is_no_table_yet_there_are_no_rows(empty_database_url: str) -> None:

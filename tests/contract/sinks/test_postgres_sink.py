@@ -9,13 +9,16 @@ import psycopg
 import pytest
 
 from airflow_kcr.errors import SinkAhead, SinkError
+from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupId, RegionId, RegionName, Timeline
-from tests.support.sink_tables import Table, libpq, records
+from airflow_kcr.sinks.postgres.staging import Staging
+from tests.support.sink_tables import Row, Table, libpq, records
 
 LOSSLESS = [Delivery.AT_LEAST_ONCE, Delivery.ALMOST_ONCE, Delivery.EXACTLY_ONCE]
 LENIENT = [Delivery.AT_LEAST_ONCE, Delivery.ALMOST_ONCE, Delivery.AT_MOST_ONCE]
 UPSERT: dict[str, Any] = {"mode": SinkMode.UPSERT, "key": ("size",)}
+UPSERT_BY_VALUE: dict[str, Any] = {**UPSERT, "key": ("value",)}
 
 
 def table(url: str, delivery: Delivery = Delivery.EXACTLY_ONCE, **options: Any) -> Table:  # noqa: ANN401 (a target's)
@@ -58,21 +61,6 @@ class TestPublishing:
         assert out.sink.insert(call, out.staged(call)) == 0
         assert out.held() == records(p0=(0, 3))
 
-    def test_writes_a_row_once_that_a_task_wrote_twice(self, empty_database_url: str) -> None:
-        out = table(empty_database_url)
-        call = out.call({0: (0, 3)})
-        rows = out.rows_of(call)
-        assert out.sink.insert(call, out.staged(call, [*rows, *rows[1:]])) == 3
-        assert out.held() == records(p0=(0, 3))
-
-    def test_refuses_several_rows_for_one_record(self, empty_database_url: str) -> None:
-        out = table(empty_database_url)
-        call = out.call({0: (0, 3)})
-        rows = out.rows_of(call)
-        with pytest.raises(SinkError, match="several rows for one record"):
-            out.sink.insert(call, out.staged(call, [*rows, (*rows[0][:-1], 99)]))
-        assert (out.held(), out.progress()[0]) == ([], (1, 0))
-
     @pytest.mark.parametrize("place", [("t", 0, 3), ("t", 1, 0), ("u", 0, 0)])
     def test_refuses_rows_of_records_that_the_batch_has_not_read(
         self, empty_database_url: str, place: tuple[str, int, int]
@@ -99,6 +87,118 @@ class TestPublishing:
         call = out.call({0: (0, 1)})
         out.sink.insert(call, out.sink.stage(call, {odd: "text"}))
         assert out.ask('SELECT count(*) FROM "Weird Table"') == [(0,)]
+
+
+class TestSeveralRowsForARecord:
+    """An order and its lines; what a task stages is a transaction of its own, as Spark's writer makes it."""
+
+    @staticmethod
+    def lines(call: BatchCall, per_record: int = 3, word: str = "") -> list[Row]:
+        """Rows of a batch, without their numbers."""
+        return [
+            (f"{partition.partition}:{offset}.{line}{word}", line, partition.topic, partition.partition, offset)
+            for partition, range_ in sorted(call.ranges.items())
+            for offset in range(range_.from_, range_.to)
+            for line in range(per_record)
+        ]
+
+    @staticmethod
+    def stage(out: Table, call: BatchCall, *attempts: tuple[int, list[Row]]) -> Staging:
+        """Stage a batch: tasks by their numbers, with the rows that an attempt of each has made, in its order."""
+        staging = out.staged(call, [])
+        for task, rows in attempts:
+            out.fill(staging, [(*row, task << 33 | number) for number, row in enumerate(rows)])
+        return staging
+
+    @staticmethod
+    def values(out: Table) -> list[str]:
+        return [value for (value,) in out.ask("SELECT value FROM out ORDER BY 1")]
+
+    def test_all_come_with_their_record(self, empty_database_url: str) -> None:
+        out = table(empty_database_url)
+        call = out.call({0: (0, 3), 1: (0, 2)})
+        assert out.sink.insert(call, self.stage(out, call, (0, self.lines(call)))) == 15
+        assert out.held() == sorted(records(p0=(0, 3), p1=(0, 2)) * 3)
+        assert self.values(out) == [row[0] for row in self.lines(call)]
+        assert out.progress() == {0: (1, 3), 1: (1, 2)}
+
+    @pytest.mark.parametrize("mode", [{}, UPSERT_BY_VALUE], ids=["append", "upsert"])
+    def test_of_a_task_that_ran_twice_those_of_one_attempt_count(
+        self, empty_database_url: str, mode: dict[str, Any]
+    ) -> None:
+        out = table(empty_database_url, **mode)
+        call = out.call({0: (0, 4)})
+        rows, again = self.lines(call, word=" once"), self.lines(call, word=" again")
+        staged = self.stage(out, call, (0, rows[:6]), (1, rows[6:]), (1, again[:5:-1]), (0, rows[3:6] + rows[:3]))
+        assert out.sink.insert(call, staged) == 12
+        # In another order and with other values: never some of one and some of the other.
+        assert self.values(out) in (
+            [value for value, *_ in rows],
+            [value for value, *_ in (*rows[:6], *again[6:])],
+        )
+
+    def test_may_be_made_by_different_tasks(self, empty_database_url: str) -> None:
+        out = table(empty_database_url)
+        call = out.call({0: (0, 4)})
+        rows = self.lines(call)
+        shuffled = [[row for row in rows if row[1] % 2 == task] for task in range(2)]
+        staged = self.stage(out, call, (0, shuffled[0]), (7, shuffled[1]), (7, shuffled[1][::-1]), (3, []))
+        assert out.sink.insert(call, staged) == 12
+        assert self.values(out) == [row[0] for row in rows]
+
+    @pytest.mark.parametrize("delivery", LENIENT)
+    def test_of_records_that_are_in_the_table_are_left_out(self, empty_database_url: str, delivery: Delivery) -> None:
+        out = table(empty_database_url, delivery)
+        for ranges, written in (((0, 5), 15), ((2, 8), 9), ((0, 4), 0)):
+            call = out.call({0: ranges})
+            rows = self.lines(call)
+            assert out.sink.insert(call, self.stage(out, call, (0, rows), (0, rows[::-1]))) == written
+        assert out.held() == sorted(records(p0=(0, 8)) * 3)
+
+    def test_all_go_with_their_record_in_a_reset(self, empty_database_url: str) -> None:
+        out = table(empty_database_url)
+        call = out.call({0: (0, 5), 1: (0, 5)})
+        out.sink.insert(call, self.stage(out, call, (0, self.lines(call)), (0, self.lines(call)[::-1])))
+        out.epoch, out.timeline = 2, 2
+        out.reset({0: 2, 1: 5})
+        assert out.held() == sorted(records(p0=(0, 2), p1=(0, 5)) * 3)
+        assert out.progress() == {0: (2, 2), 1: (2, 5)}
+        again = out.call({0: (2, 5)})
+        out.sink.insert(again, self.stage(out, again, (0, self.lines(again))))
+        assert self.values(out) == [row[0] for row in self.lines(call)]
+
+    @pytest.mark.parametrize("mode", [{}, UPSERT_BY_VALUE], ids=["append", "upsert"])
+    @pytest.mark.parametrize("difference", ["a record less", "a row less", "another record"])
+    def test_of_attempts_with_different_records_none_counts(
+        self, empty_database_url: str, mode: dict[str, Any], difference: str
+    ) -> None:
+        """As after a shuffle by a random number: what one attempt lacks may be in another task's rows, or in none."""
+        out = table(empty_database_url, **mode)
+        rows = self.lines(out.call({0: (0, 4)}))
+        other = {"a record less": rows[3:6], "a row less": rows[:5], "another record": rows[:3] + rows[6:9]}[difference]
+        for first, second in ((rows[:6], other), (other, rows[:6])):
+            call = out.call({0: (0, 4)})
+            staged = self.stage(out, call, (0, first), (0, second), (1, rows[6:]))
+            with pytest.raises(SinkError, match=r"ran a task of batch .* attempts made rows of different records"):
+                out.sink.insert(call, staged)
+            assert (out.held(), out.progress()[0]) == ([], (1, 0))
+
+    def test_of_attempts_in_several_transactions_none_counts(self, empty_database_url: str) -> None:
+        """As of a driver that can't tell what transactions the server has: one such attempt alone is taken."""
+        out = table(empty_database_url)
+        call = out.call({0: (0, 1)})
+        rows = [(*row, number) for number, row in enumerate(self.lines(call, per_record=4))]
+        staged = out.staged(call, rows[:2])
+        out.fill(staged, rows[2:])
+        assert out.sink.insert(call, staged) == 4
+        call = out.call({0: (1, 2)})
+        rows = [(*row, number) for number, row in enumerate(self.lines(call, per_record=4))]
+        staged = out.staged(call, rows[:2])
+        for part in (rows[2:], rows[:2], rows[2:]):
+            out.fill(staged, part)
+        with pytest.raises(SinkError, match="attempts made rows of different records"):
+            out.sink.insert(call, staged)
+        assert out.held() == [(0, 0)] * 4
 
 
 class TestDeliveries:
