@@ -198,7 +198,8 @@ class TestFrozen:
         call = out.call({0: (0, 5)})
         staged = out.staged(call)
         with psycopg.connect(libpq(empty_database_url)) as task:
-            task.execute(f"INSERT INTO {staged.table} VALUES ('late', 1, 't', 0, 0, 0)".encode())
+            # It runs again.
+            task.execute(f"INSERT INTO {staged.table} SELECT * FROM {staged.table}".encode())
             with ThreadPoolExecutor(1) as pool:
                 publishes = pool.submit(lambda: out.sink.insert(call, staged))
                 wait_for(empty_database_url, WAITS_FOR_A_LOCK)

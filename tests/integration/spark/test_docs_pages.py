@@ -19,14 +19,17 @@ from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import RegionId
+from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.spark.decoding import decoded, decoding
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.reads import Source
 from tests.integration.spark.batches import GROUP, REGION, Bench, call
 from tests.support.airflow_tasks import triggered
+from tests.support.breaking_proxy import breaking_proxy
 from tests.support.docs_pages import DOCS
 from tests.support.lake import PATIENT, Lake, reset_order
 from tests.support.live_region import live_region
+from tests.support.sink_tables import Table
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -110,6 +113,31 @@ def test_the_pipelines_of_the_page_about_decoding_do_what_it_says(bench: Bench) 
     assert {header.key for header in letter.headers} == {
         f"kcr.{name}" for name in ("topic", "partition", "offset", "reason", "region", "batch")
     }
+
+
+# -- write to Postgres ---------------------------------------------------------------------------------------------
+
+
+def test_the_page_about_tables_writes_several_rows_for_a_record(bench: Bench, empty_database_url: str) -> None:
+    page = "write-to-postgres.md"
+    (code,) = (block for block in blocks(page, {}) if "posexplode" in block)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    (order,) = re.findall(r"A record `(.*)` becomes", (DOCS / "how-to" / page).read_text("utf-8"))
+    kafka, topic = bench.kafka, bench.kafka.topic(1)
+    kafka.produce(topic, [order.encode(), b'{"id": "o8", "lines": []}'])
+    batch = call(topic, {0: (0, 2)})
+    source = Source(region=REGION, region_id=RegionId("1"), member=batch.member, kafka=kafka.settings, options={})
+    with breaking_proxy(empty_database_url) as (_, through):  # because executors can't take a socket
+        table = Table(url=through.render_as_string(hide_password=False), options={"group": GROUP})
+        table.reset()
+        SparkEngine(bench.spark, names["process"], source, lambda its: {"lines": SinkOfBatch(table.sink, its)}).run(
+            batch
+        )
+        rows = table.ask("SELECT id, line, item, amount, kcr_offset FROM out ORDER BY line")
+    shown = [" | ".join(map(str, row)) for row in rows]
+    assert len(shown) == 2
+    assert [f"| {row} |" in (DOCS / "how-to" / page).read_text("utf-8") for row in shown] == [True, True]
 
 
 GENERATED = """from google.protobuf import descriptor_pool
