@@ -179,9 +179,9 @@ def _require_fit(
 def rows_once(table: TargetTable, staging: Staging, batch: BatchId) -> str:
     """Return what SQL selects the rows of a batch from: of a task that ran more than once, the rows of one attempt.
 
-    Executors could not be asked: a task may have committed its rows, and its executor be lost before it said so. But
-    Spark's writer commits all rows of an attempt in one transaction, which each of them names. Two attempts may have
-    their rows in different orders, so single rows are never chosen by their numbers.
+    Executors can't be asked: one may be lost after its task has committed its rows, and before it has said so. But
+    Spark's writer commits all rows of an attempt in one transaction, which Postgres keeps with each row (`xmin`).
+    Attempts may make their rows in different orders, so rows are never chosen one by one, by their numbers.
 
     Raises:
         SinkError: the attempts of a task have rows of different records. A record may then be in another task's rows

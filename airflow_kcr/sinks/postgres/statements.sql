@@ -320,7 +320,7 @@ SELECT EXISTS (
 )
 
 -- name: of_one_attempt
--- The rows of one attempt of each task: those of the transaction that has staged one of its rows of number 0.
+-- The rows of one attempt of each task. An attempt is one transaction, and has one row with the task's first number.
 SELECT * FROM {staging} WHERE xmin IN (
     SELECT DISTINCT ON (kcr_row) xmin FROM {staging} WHERE kcr_row & 8589934591 = 0
     ORDER BY kcr_row, xmin::text
