@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -19,8 +21,9 @@ import pytest
 import airflow_kcr
 from airflow_kcr.api import Region
 from airflow_kcr.protocol.region.commands import DeclareRegion
+from airflow_kcr.protocol.region.events import CheckpointRequested, ClusterFound, MemberLeft, ResetDone
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.protocol.values import EventNumber, RegionName
 from airflow_kcr.spec import parse
 from tests.benchmarks.figures import Report, spread
 from tests.benchmarks.lab import Filled, Lab
@@ -28,6 +31,15 @@ from tests.support.members import TOP
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3_600)]
 
+PHASES = (
+    "process, modules, a first look at the logs",
+    "Spark",
+    "members join and claim",
+    "Spark loads SQL",
+    "reading",
+    "drain, publication, commit, read back",
+    "end of the process",
+)
 SIZE = 1_000
 WITHIN = 300.0
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
@@ -40,6 +52,7 @@ class Contestants:
     def __init__(self, lab: Lab, topic: Filled, jars: str) -> None:
         self.lab, self.topic, self.jars = lab, topic, jars
         self.made = 0
+        self.phases = list[list[float]]()
         self.said = ""
 
     def submit(self, *arguments: str) -> float:
@@ -75,7 +88,19 @@ class Contestants:
 
     def run(self, name: str) -> float:
         """Run a region by a submitted application."""
-        return self.submit(str(Path(airflow_kcr.__file__).with_name("__main__.py")), "run", name)
+        began = datetime.now(UTC)
+        took = self.submit(str(Path(airflow_kcr.__file__).with_name("__main__.py")), "run", name)
+        self.phases.append(self.phases_of(RegionName(name), began, took))
+        return took
+
+    def phases_of(self, name: RegionName, began: datetime, took: float) -> list[float]:
+        """Return the seconds of each of `PHASES`, by what the store has noted of a run."""
+        batches = list(self.lab.store.batches(name))
+        at = {type(event.body): event.at for event in self.lab.store.events(name, EventNumber(0))}
+        read = max(batch.finished_at or batch.started_at for batch in batches)
+        marks = [at[ClusterFound], at[CheckpointRequested], at[ResetDone], batches[0].started_at, read, at[MemberLeft]]
+        since = [0.0, *((mark - began).total_seconds() for mark in marks), took]
+        return [later - earlier for earlier, later in pairwise(since)]
 
     def rest(self, name: str) -> float:
         """Run a region that has nothing to read, in a process that starts no Spark."""
@@ -99,7 +124,7 @@ def test_a_run_takes_as_long_as_structured_streaming_and_less_with_nothing_to_re
     lab: Lab, report: Callable[[str], Report], tmp_path: Path, connector_jars: tuple[Path, ...]
 ) -> None:
     jars = ",".join(map(str, connector_jars))
-    made, rows = report("interval"), []
+    made, rows, phases = report("interval"), [], []
     for records in COUNTS:
         both = Contestants(lab, lab.filled(records, SIZE), jars)
         taken: tuple[list[float], ...] = ([], [], [], [])
@@ -117,4 +142,7 @@ def test_a_run_takes_as_long_as_structured_streaming_and_less_with_nothing_to_re
         for what, own, other, most in kinds:
             rows.append((what, spread(own), spread(other)))
             made.at_most(f"{what}: a run beside AvailableNow", median(own) / median(other), most)
+        for phase, seconds in zip(PHASES, zip(*both.phases[1:], strict=True), strict=True):
+            phases.append((f"{records:,}", phase, f"{median(seconds):.2f}"))
+    made.table("A run, by phase", ("records", "phase", "s"), phases)
     made.table("A run, process and all", ("records", "a run, s", "AvailableNow, s"), rows)
