@@ -79,6 +79,10 @@ class Columns:
         self._folder = folder
         self._known: dict[str, str] = {}
 
+    def require_one(self, what: str, schemas: Iterable[str]) -> None:
+        """Refuse to show files together that could not be read together; see `require_one_type`."""
+        require_one_type(what, schemas)
+
     def require_fit(self, schema: str) -> None:
         """Refuse rows that can't stand beside what was written before.
 
@@ -115,3 +119,16 @@ class Columns:
                     "one column; write it as before, under another name, or into another folder"
                 )
         return [column for column in unknown if column not in self._known]
+
+
+class ColumnsOfTable(Columns):
+    """The columns of a sink whose table says which type each has: a table may give a column a wider one, or drop it."""
+
+    def require_one(self, what: str, schemas: Iterable[str]) -> None:
+        """Refuse nothing: who reads the table reads each file by the table's types."""
+
+    def require_fit(self, schema: str) -> None:
+        """Refuse nothing: the table does."""
+
+    def note(self, schema: str) -> None:
+        """Note nothing: the table has it."""

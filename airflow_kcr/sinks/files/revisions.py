@@ -20,7 +20,7 @@ from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.contract import Revision
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.arrangement import Arrangement
-from airflow_kcr.sinks.files.columns import Columns, require_one_type
+from airflow_kcr.sinks.files.columns import Columns
 from airflow_kcr.sinks.files.contents import files_in, manifest_in_force
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter, rows_of, with_coordinates
@@ -137,7 +137,7 @@ class FileRevision(Revision):
     def _arranged(self) -> Arrangement:
         found = Arrangement(target=self.target, folder=self.folder, rewriter=self.rewriter, since=0)
         found.put_together(self._lists, self._place)
-        require_one_type(str(self), found.schemas)
+        self.columns.require_one(str(self), found.schemas)
         return found
 
     def _manifest(self, found: Arrangement) -> Manifest:

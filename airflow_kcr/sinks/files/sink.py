@@ -18,7 +18,6 @@ from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.contract import Sink, SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.arrangement import Arrangement
-from airflow_kcr.sinks.files.columns import Columns, require_one_type
 from airflow_kcr.sinks.files.contents import (
     CheckpointContents,
     RegionLedger,
@@ -108,7 +107,7 @@ class FileSink(Sink):
     ) -> None:
         self.target, self.folder, self.owner = target, folder, target.owner
         self._ledger, self._rewriter, self._table = ledger, rewriter, table
-        self._columns = Columns(folder)
+        self._columns = table.columns(folder)
         self._checked_in: Epoch | None = None
         self._known: Timelines | None = None
 
@@ -324,7 +323,7 @@ class FileSink(Sink):
     def _arranged(self, contents: CheckpointContents, marker: Marker) -> Arrangement:
         found = Arrangement(target=self.target, folder=self.folder, rewriter=self._rewriter, since=marker.since)
         found.arrange(contents, self._undone_before(contents), self._given_up_before(contents))
-        require_one_type(f"{self.target}: checkpoint {contents.id}", found.schemas)
+        self._columns.require_one(f"{self.target}: checkpoint {contents.id}", found.schemas)
         return found
 
     def _manifest(self, contents: CheckpointContents, found: Arrangement) -> Manifest:

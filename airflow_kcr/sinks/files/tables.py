@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.files.columns import Columns
+from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import Manifest, Undone
 
 if TYPE_CHECKING:
@@ -76,6 +78,14 @@ class Table:
     def write(self, rows: DataFrame, uri: str) -> None:
         """Write rows into a new folder."""
         write_parquet(rows, uri)
+
+    def columns(self, folder: Folder) -> Columns:
+        """Return what knows the types of the sink's columns.
+
+        Args:
+            folder: of the sink.
+        """
+        return Columns(folder)
 
     def seen(self) -> int:
         """Return up to where the table was written; asked before the ledger is."""

@@ -29,6 +29,7 @@ from airflow_kcr.protocol.values import RegionId
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.columns import Columns, ColumnsOfTable
 from airflow_kcr.sinks.files.contents import checkpoints_on, revisions_on, shelves
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
@@ -176,8 +177,12 @@ class IcebergTable(Table):
         Raises:
             SinkError: it isn't the table that the sink has written to, or lacks what the sink has committed.
         """
-        metadata = self.table.load()
-        note = self._own_note(metadata)
+        try:
+            metadata = self.table.load()
+            note = self._own_note(metadata)
+        except ConfigurationError as error:
+            # A table that was there is put back, and the sink goes on: no member has to be started again.
+            raise SinkError(error.message) from error
         if note is None:
             raise SinkError(
                 f"{self.target}: table {self.table} is not the one that this sink has written to: it was dropped and "
@@ -218,6 +223,10 @@ class IcebergTable(Table):
         return label_of(self.target.owner.region_id, name)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def columns(self, folder: Folder) -> Columns:
+        """Return that the table itself knows the types of its columns."""
+        return ColumnsOfTable(folder)
 
     def seen(self) -> int:
         """Return how often the sink has committed."""
@@ -306,7 +315,7 @@ class IcebergTable(Table):
                     transaction.commit_transaction()
                 except Exception as error:
                     # The answer may be lost, or be that to a second try of the first; and the commit be there.
-                    if TableNote.of(self.table.load()) != made:
+                    if self._noted()[1] != made:
                         if isinstance(error, CommitOvertaken):
                             continue
                         raise

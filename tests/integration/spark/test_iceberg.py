@@ -237,6 +237,23 @@ def test_a_column_that_was_renamed_since_keeps_its_values(spark: SparkSession, t
     assert Counter(row["note"] for row in rows) == {None: 20, "new": 20}
 
 
+def test_a_column_that_got_a_wider_type_since_takes_both(spark: SparkSession, tmp_path: Path) -> None:
+    one = lake(spark, tmp_path, Schema(NestedField(1, "value", IntegerType())))
+    batch = one.driver.start_batch(one.driver.member(0), 10)
+    call = one.call(batch)
+    writer = SinkOfBatch(one.sink, call)
+    writer.write(one.rows(call).selectExpr("topic", "partition", "offset", "CAST(offset AS INT) AS value"))
+    writer.finish()
+    one.driver.finish_batch(batch)
+    assert one.warehouse is not None
+    with one.warehouse.table().update_schema() as update:
+        update.update_column("value", LongType())
+    rows = one.made(value="offset + 5000000000")
+    assert Counter(row["value"] for row in rows) == Counter(
+        [*range(10), *range(10), *range(5000000010, 5000000020), *range(5000000010, 5000000020)]
+    )
+
+
 def rows_of(made: Warehouse) -> Counter[tuple[int, int]]:
     """How often the table has each record, by PyIceberg's plan and DuckDB's reading of the files."""
     files = [task.file.file_path for task in made.table().scan().plan_files()]

@@ -327,9 +327,11 @@ def test_a_table_that_was_made_anew_under_the_name_is_noticed(files: LakeFiles) 
     both(files)
     files.checkpoint("n1")
     files.warehouse.catalog().drop_table("db.delays")
-    files.warehouse.create()
     both(files)
     sequence = complete(files, "n2")
+    with pytest.raises(SinkError, match=r"there is no table db\.delays of catalog lake; create it"):
+        files.sink.publish(sequence)
+    files.warehouse.create()
     with pytest.raises(SinkError, match="it was dropped and made anew"):
         files.sink.publish(sequence)
     with pytest.raises(ConfigurationError, match=r"has published checkpoints, and the table .* is gone"):
