@@ -58,7 +58,7 @@ _OWN: Final[Mapping[str, str]] = {"kcr_topic": "string", "kcr_partition": "int",
 _ATTEMPTS: Final = 100
 """Attempts at a commit while others commit to the table."""
 
-_OURS: Final = re.compile(r"kcr_\d+_\d+(_r\d+)?")
+_OURS: Final = re.compile(r"(?P<tag>kcr_\d+_(?P<sequence>\d+))(_r\d+)?")
 """The names of tags."""
 
 
@@ -333,7 +333,10 @@ class IcebergTable(Table):
 
         metadata, _ = self._noted()
         kept = {tag_of(c) for c, row in checkpoints.items() if _is_kept(row)}
-        dropped = [name for name in metadata.refs() if _OURS.fullmatch(name) and name.partition("_r")[0] not in kept]
+        newest = max((c.sequence for c in checkpoints), default=0)
+        ours = {name: found for name in metadata.refs() if (found := _OURS.fullmatch(name))}
+        # What is newer was published since the store was asked.
+        dropped = [name for name, its in ours.items() if its["tag"] not in kept and int(its["sequence"]) <= newest]
         with self.table.asked("drop tags"):
             if dropped:
                 with metadata.transaction() as change, ManageSnapshots(change) as tags:

@@ -391,6 +391,15 @@ def test_a_cleanup_drops_tags_and_leaves_every_file_that_a_snapshot_has(files: L
     tags = {name for name in files.warehouse.table().refs() if name.startswith("kcr_")}
     assert tags == kept | {f"kcr_1_{pinned}"}
     assert files.data_files() == before
+    known = RegionLedger(files.driver.store, files.driver.name).checkpoints()
+    both(files)
+    newest = files.checkpoint("n6")
+    files.table.forget(known)
+    assert f"kcr_1_{newest}" in files.warehouse.table().refs()
+
+    files.driver.reset(ShiftBy(by=-10))
+    files.driver.complete()
+    files.sink.reset(files.reset_order())
     assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 50))
 
 
