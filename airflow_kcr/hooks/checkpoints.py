@@ -73,7 +73,7 @@ def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name
     """Return the checkpoint that triggered a run, if it still describes its region's past.
 
     A reset does not take back events that are on their way, so the store is asked. Call it first in whatever builds on
-    a checkpoint. Of several events, the newest checkpoint's counts.
+    a checkpoint. Of several events, the newest checkpoint's counts, and of that one the newest revision's.
 
     Args:
         context: the task's; of a DAG that is scheduled on the asset of a region.
@@ -85,7 +85,7 @@ def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name
         AirflowException: the store is away.
     """
     with translated():
-        found = max(_events(context), key=lambda event: (event.timeline, event.sequence), default=None)
+        found = max(_events(context), key=lambda event: (event.timeline, event.sequence, event.revision), default=None)
         if found is None:
             raise ConfigurationError(
                 "the run was triggered by no event of a region: give its DAG the schedule "

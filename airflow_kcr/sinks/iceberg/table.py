@@ -193,8 +193,9 @@ class IcebergTable(Table):
         lost = [name for name, number in note.columns.items() if there.get(name) != number]
         if lost:
             raise SinkError(
-                f"{self.target}: table {self.table} has lost its column {', '.join(lost)}, dropped, renamed or made "
-                "anew, and rows can't be told from each other; put the column back as it was (roll the schema back)"
+                f"{self.target}: table {self.table} has lost its column {', '.join(lost)}, and rows can't be told from "
+                "each other; if it was renamed, give it its name again; if it was dropped, its values are gone, even "
+                "where it was added again: name another table in the spec"
             )
         if note.snapshot is not None and _is_cut_off(metadata, note.snapshot):
             raise SinkError(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -64,6 +66,13 @@ def test_of_several_events_the_newest_checkpoint_counts(driver: Driver) -> None:
     driver.process()
     second = published(driver, driver.checkpoint("two"))
     assert checkpoint_of(triggered(extra(second), extra(first))) == second
+
+
+def test_of_several_events_of_a_checkpoint_the_newest_revision_counts(driver: Driver) -> None:
+    first = published(driver, driver.checkpoint("one"))
+    revised = replace(first, revision=1)
+    assert checkpoint_of(triggered(extra(first), extra(revised))) == revised
+    assert checkpoint_of(triggered(extra(revised), extra(first))) == revised
 
 
 def test_an_event_of_a_checkpoint_that_a_reset_has_undone_is_skipped_with_the_reason(driver: Driver) -> None:

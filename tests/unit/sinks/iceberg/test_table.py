@@ -363,6 +363,22 @@ def test_a_column_of_ours_that_was_dropped_is_noticed(files: LakeFiles) -> None:
         files.sink.publish(sequence)
 
 
+def test_a_column_of_ours_that_was_renamed_is_given_its_name_again(files: LakeFiles) -> None:
+    both(files)
+    files.checkpoint("n1")
+    for before, after in (("kcr_batch", "writer"), ("writer", "kcr_batch")):
+        with files.warehouse.table().update_schema() as update:
+            update.rename_column(before, after)
+        if after == "writer":
+            with pytest.raises(
+                SinkError, match=r"lost its column kcr_batch.*if it was renamed, give it its name again"
+            ):
+                files.sink.check()
+    both(files)
+    files.checkpoint("n2")
+    assert files.rows() == files.records()
+
+
 def test_snapshots_that_were_expired_keep_nothing_from_going_on(files: LakeFiles) -> None:
     both(files)
     files.checkpoint("n1")
