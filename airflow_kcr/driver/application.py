@@ -42,6 +42,7 @@ from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.planner import Limits
 from airflow_kcr.sinks.contract import SparkNeeds
 from airflow_kcr.sinks.group import GroupSinks, opened_sinks, spark_needs
+from airflow_kcr.spark import jvm
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.executors import Executors
 from airflow_kcr.spark.pipelines import imports_of, warm_up
@@ -90,6 +91,10 @@ class MemberRun:
     def groups(self) -> tuple[GroupId, ...]:
         """The groups of the members, each once."""
         return tuple(dict.fromkeys(member.group for member in self.members))
+
+    def limits(self, spec: RegionSpec) -> Limits:
+        """Return what a batch may be, as a spec has it."""
+        return limits_of(spec) if self.region_run is None else bounded_limits_of(spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +253,7 @@ def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> P
     spec = stored_spec(region.spec.text)
     if any(one.takes_effect is not TakesEffect.AT_ONCE for one in differences(prepared.spec, spec)):
         return prepared
-    member_pool.adopt(spec.rules().checkpoint, limits_of(spec), region.spec.revision)
+    member_pool.adopt(spec.rules().checkpoint, prepared.run.limits(spec), region.spec.revision)
     _LOG.info("region %s: its spec has changed, the members follow", prepared.run.region)
     return replace(prepared, spec=spec, revision=region.spec.revision, digest=region.spec.digest)
 
@@ -409,7 +414,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         version=__version__,
         spec_revision=prepared.revision,
     )
-    return MemberHost(who, rules.checkpoint, limits_of(spec), world)
+    return MemberHost(who, rules.checkpoint, run.limits(spec), world)
 
 
 def source_of(prepared: Prepared, member: MemberId) -> Source:
@@ -439,8 +444,11 @@ def connector_settings(region: RegionName, member: MemberId, given: Mapping[str,
 
 
 def _ask(spark: SparkSession) -> int:
-    """Run one small task, which asks for an executor; a run has few batches, and its first one waits for no other."""
-    spark.range(1).count()
+    """Run one small task, which asks for an executor; a run has few batches, and its first one waits for no other.
+
+    Not by a query: Spark would plan it and generate code for it, and the first batch would use none of that.
+    """
+    jvm.run_task(spark.sparkContext)
     return 0
 
 
@@ -460,6 +468,16 @@ def limits_of(spec: RegionSpec) -> Limits:
         linger=spec.batch.linger,
         longest=spec.batch.timeout / 4,
     )
+
+
+def bounded_limits_of(spec: RegionSpec) -> Limits:
+    """Return what a batch may be where all that is to be read is one checkpoint's, which waits for every batch.
+
+    The target keeps batches short, so that a checkpoint waits for few records. Here it would only make more batches,
+    each of which costs something.
+    """
+    limits = limits_of(spec)
+    return replace(limits, target=limits.longest)
 
 
 def _partitions(prepared: Prepared, group: GroupId, logs: BrokerLogs) -> int:

@@ -36,9 +36,9 @@ from airflow_kcr.api.recomputations import (
 )
 from airflow_kcr.driver.application import (
     application_of,
+    bounded_limits_of,
     connector_settings,
     fetch_for,
-    limits_of,
     of_each_cluster,
 )
 from airflow_kcr.driver.parent_watchdog import ParentWatchdog
@@ -477,7 +477,7 @@ class _Recomputing:
             source,
             lambda call: {name: SinkOfBatch(revision, call) for name, revision in revisions.items()},
         )
-        size, backlog = BatchSize.first(limits_of(found.spec)), Backlog(ranges)
+        size, backlog = BatchSize.first(bounded_limits_of(found.spec)), Backlog(ranges)
         while batch := backlog.take(size.records):
             records, began = sum(r.to - r.from_ for r in batch.values()), time.monotonic()
             self._require_going_on()

@@ -347,9 +347,8 @@ class JobGroup:
         """
         from py4j.protocol import Py4JJavaError
 
-        machine, context = jvm.virtual_machine(self._context), jvm.java_context(self._context)
         try:
-            context.parallelize(machine.java.util.Collections.singletonList(0), 1).count()
+            jvm.run_task(self._context)
         except Py4JJavaError:
             # Refused, as it should be: the group is cancelled. A thread that was interrupted raises, too.
             return

@@ -165,6 +165,16 @@ def virtual_machine(context: SparkContext) -> JavaObject:
     return context._jvm  # noqa: SLF001
 
 
+def run_task(context: SparkContext) -> None:
+    """Run a job of one task that needs neither Python nor a query.
+
+    Raises:
+        Py4JJavaError: it failed, or the job group of this thread is cancelled.
+    """
+    nothing = virtual_machine(context).java.util.Collections.singletonList(0)
+    java_context(context).parallelize(nothing, 1).count()
+
+
 def status_store(spark: SparkSession) -> JavaObject:
     """Return the `SQLAppStatusStore`, which all sessions of an application share."""
     return spark._jsparkSession.sharedState().statusStore()  # noqa: SLF001

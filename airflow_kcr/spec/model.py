@@ -121,7 +121,7 @@ class BatchSpec:
     """How large batches are, and how long one may take."""
 
     target: Duration = timedelta(seconds=2)
-    """How long a batch should take; its size adapts to it."""
+    """How long a batch should take; its size adapts to it. Runs of intervals and recomputations ignore it."""
 
     linger: Duration = timedelta(0)
     """How long a batch waits for `min_records`; what a boundary or a checkpoint needs is read at once."""

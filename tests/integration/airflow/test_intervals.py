@@ -1,6 +1,7 @@
 """A region that rests between its runs, in a real Airflow: late intervals, a cleared run, what builds on them.
 
-The rows of the cleared run are made anew, by the pipeline as it is then, and what builds on them runs again.
+The rows of the cleared run are made anew, by the pipeline as it is then, and what builds on them runs again: once for
+each event, or once for all that were pending.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import psycopg
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.rows import Checkpoint, RegionState
+from airflow_kcr.sinks.checkpoints import CheckpointId
 from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Record
 from tests.support.live_airflow import LiveAirflow
@@ -31,7 +34,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from airflow.sdk import DAG, PartitionedAssetTimetable, task
+from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, task
 
 from airflow_kcr.dags import region_dags
 from airflow_kcr.hooks.assets import region_asset
@@ -68,12 +71,38 @@ with DAG("NAME_report", schedule=PartitionedAssetTimetable(assets=region_asset("
         return checkpoint_of(context).to_json()
 
     report()
+
+other = Asset("NAME_other")
+
+with DAG("NAME_other", schedule=None):
+
+    @task(outlets=[other])
+    def emit(**context):
+        context["outlet_events"][other].add_partitions(context["dag_run"].conf["key"])
+
+    emit()
+
+with DAG("NAME_joined", schedule=PartitionedAssetTimetable(assets=region_asset("NAME") & other)):
+
+    @task
+    def join(**context):
+        events = context["triggering_asset_events"][region_asset("NAME")]
+        return [checkpoint_of(context).to_json(), [event.extra["revision"] for event in events]]
+
+    join()
 """
 
 PIPELINE = """\
 def process(rows, context):
     context.sinks["out"].write(rows.selectExpr("topic", "partition", "offset", "'WORD' AS word"))
 """
+
+
+def command(airflow: LiveAirflow, *arguments: str) -> None:
+    """Run a command of Airflow's."""
+    line, environment = [sys.executable, "-m", "airflow", *arguments], airflow.airflow.environment
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
@@ -93,11 +122,17 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
     pipeline = airflow.dags / f"{name}_pipeline.py"
     text = text.replace("TABLE_URL", airflow.store_url).replace("PIPELINE", str(pipeline))
     pipeline.write_text(PIPELINE.replace("WORD", "old"), encoding="utf-8")
-    airflow.add_dags(name, text, f"{name}_report", f"{name}_interval", f"{name}_again")
+    names = ("report", "joined", "interval", "again", "other")
+    airflow.add_dags(name, text, *(f"{name}_{one}" for one in names))
 
     def ended() -> bool:
         states = [run.state for run in editor.runs(f"{name}_interval")]
         return len(states) >= 3 and set(states) <= {"success", "failed"}
+
+    def words() -> set[tuple[object, ...]]:
+        with psycopg.connect(libpq(airflow.store_url)) as connection:
+            query = f"SELECT word, kcr_sequence, count(*) FROM {name} GROUP BY 1, 2".encode()
+            return set(connection.execute(query).fetchall())
 
     assert happened(ended, within=WITHIN, pause=1), editor.runs(f"{name}_interval")
     runs = sorted(editor.runs(f"{name}_interval"), key=lambda run: str(run.interval_end))
@@ -125,9 +160,7 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
         assert answer == {**answers[0], "revision": 1}
         assert [one.checkpoint.revision for one in region.checkpoints.list()] == [1, 0, 0]
         assert region.verify().violations == ()
-    with psycopg.connect(libpq(airflow.store_url)) as connection:
-        found = connection.execute(f"SELECT word, kcr_sequence, count(*) FROM {name} GROUP BY 1, 2".encode())
-        assert set(found) == {("new", rows[0].sequence, 11), ("old", rows[2].sequence, 10)}
+    assert words() == {("new", rows[0].sequence, 11), ("old", rows[2].sequence, 10)}
 
     def reported() -> list[str]:
         done = [run.run_id for run in editor.runs(f"{name}_report") if run.state == "success"]
@@ -144,6 +177,34 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
     assert isinstance(told, dict)
     assert told["revision"] == 2
     assert len(editor.runs(f"{name}_report")) == 4
+
+    # What waits for another asset as well has had the checkpoint's event and the revision's, of one key: one run.
+    key = str(CheckpointId(rows[0].timeline, rows[0].sequence))
+    assert sum(run.partition_key == key for run in editor.runs(f"{name}_report")) == 2
+    assert editor.runs(f"{name}_joined") == ()
+    editor.trigger(f"{name}_other", {"key": key})
+    assert happened(lambda: len(editor.runs(f"{name}_joined")) > 0, within=WITHIN, pause=1)
+    (joined,) = editor.runs(f"{name}_joined")
+    editor.wait_for_task(f"{name}_joined", joined.run_id, "join", {"success", "failed"}, within=WITHIN)
+    newest, revisions = cast(
+        "tuple[dict[str, object], list[int]]", editor.result(f"{name}_joined", joined.run_id, "join")
+    )
+    assert (joined.partition_key, newest["revision"], sorted(revisions)) == (key, 1, [0, 1])
+
+    # A backfill clears the runs of its intervals, and so recomputes them.
+    pipeline.write_text(PIPELINE.replace("WORD", "newest"), encoding="utf-8")
+    dates = ("--from-date", (now - HOUR).isoformat(), "--to-date", (now - HOUR).isoformat())
+    command(airflow, "backfill", "create", "--dag-id", f"{name}_interval", *dates, "--reprocess-behavior", "completed")
+
+    def recomputed() -> bool:
+        with airflow.region(name) as region:
+            return region.checkpoints.show(rows[2].sequence).checkpoint.revision == 1
+
+    assert happened(recomputed, within=WITHIN, pause=1), editor.runs(f"{name}_interval")
+    assert words() == {("new", rows[0].sequence, 11), ("newest", rows[2].sequence, 10)}
+    with airflow.region(name) as region:
+        assert [one.checkpoint.revision for one in region.checkpoints.list()] == [2, 0, 1]
+        assert region.verify().violations == ()
 
 
 PARTITIONS = """\
@@ -207,12 +268,6 @@ def test_a_backfill_and_a_clear_of_partitions_recompute_them(
         over = [task for task in tasks if task is not None and task.state in {"success", "failed"}]
         return len(over) == len(tasks) and sum(task.try_number for task in over) == tries
 
-    def command(*arguments: str) -> None:
-        command = [sys.executable, "-m", "airflow", *arguments]
-        environment = airflow.airflow.environment
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-
     hours = [since + HOUR, since + 2 * HOUR, now]
     assert happened(lambda: ended(3), within=WITHIN, pause=1), editor.runs(dag)
     assert words() == dict.fromkeys(hours, ("old", 10))
@@ -220,12 +275,12 @@ def test_a_backfill_and_a_clear_of_partitions_recompute_them(
     pipeline.write_text(PIPELINE.replace("WORD", "new"), encoding="utf-8")
     dates = ("--from-date", since.isoformat(), "--to-date", (since + HOUR).isoformat())
     # Airflow makes runs of their own for it.
-    command("backfill", "create", "--dag-id", dag, *dates, "--reprocess-behavior", "completed")
+    command(airflow, "backfill", "create", "--dag-id", dag, *dates, "--reprocess-behavior", "completed")
     assert happened(lambda: ended(5), within=WITHIN, pause=1), editor.runs(dag)
     assert words() == {hours[0]: ("new", 10), hours[1]: ("new", 10), hours[2]: ("old", 10)}
 
     window = [part for bound in ("start", "end") for part in (f"--partition-date-{bound}", (now - HOUR).isoformat())]
-    command("dags", "clear", *window, "--yes", dag)
+    command(airflow, "dags", "clear", *window, "--yes", dag)
     assert happened(lambda: ended(6), within=WITHIN, pause=1), editor.runs(dag)
     assert words() == dict.fromkeys(hours, ("new", 10))
     with airflow.region(name) as region:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pyarrow.dataset
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support.interval_pipeline import GATE, KILL, SUFFIX, at
@@ -132,6 +135,51 @@ def test_one_that_is_killed_leaves_the_old_output_and_is_done_by_the_next_try(
     assert answer["revision"] == 1
     assert runs.rows() == all_of("first") + all_of("second", suffix="!")
     assert left(runs) == []
+    assert runs.at_rest()
+
+
+@pytest.mark.long
+def test_members_that_live_do_not_notice(runs: RestedRegion, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    groups = {runs.group: "0,1", f"{runs.name}-count": "0"}
+    with ExitStack() as stack:
+
+        def begun(*arguments: str) -> subprocess.Popen[str]:
+            process = stack.enter_context(runs.begun(*arguments, *runs.spark))
+            stack.callback(process.kill)
+            return process
+
+        members = [begun("member", "run", runs.name, "--group", g, "--index", i) for g, i in groups.items()]
+        runs.fill("third", HOUR + timedelta(minutes=5))
+        until(lambda: runs.rows() == all_of("first", "second", "third"), "the members' first batches")
+        region = stack.enter_context(Region(runs.name, runs.store))
+        before, since = region.show(), region.counter()
+        runs.environ = {GATE: str(gate), SUFFIX: "!"}
+        again = begun("recompute", runs.name, "--checkpoint", str(FIRST), "--group", runs.group)
+        until(at(gate).exists, "a batch that recomputes")
+        # Beside it, records flow and a checkpoint is made.
+        runs.fill("fourth", HOUR + timedelta(minutes=6))
+        until(lambda: runs.rows() == all_of("first", "second", "third", "fourth"), "the members' next batches")
+        region.request_checkpoint(request_id="beside")
+        assert region.wait_for_checkpoint("beside").checkpoint is not None
+        assert again.poll() is None
+        gate.unlink()
+        _, said = again.communicate(timeout=WITHIN)
+        assert again.returncode == 0, said
+        runs.fill("fifth", HOUR + timedelta(minutes=7))
+        replaced = all_of("first", suffix="!") + all_of("second", "third", "fourth", "fifth")
+        until(lambda: runs.rows() == replaced, "what was replaced, and the members' last batches")
+        after = region.show()
+        assert (after.state, after.epoch, after.timeline) == (before.state, before.epoch, before.timeline)
+        kinds = {type(event.body) for event in region.events(since)}
+        assert events.CheckpointRecomputed in kinds
+        assert not kinds & {events.ResetBegun, events.MemberRegistered, events.MemberLeft, events.Claimed}
+        region.stop()
+        for process in members:
+            _, said = process.communicate(timeout=WITHIN)
+            assert process.returncode == 0, said
+    assert revision(runs, FIRST) == 1
     assert runs.at_rest()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
+from airflow_kcr.api import Region
 from airflow_kcr.driver.application import MemberRun, Prepared, fetch_for, follow, source_of
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts
@@ -38,12 +39,14 @@ class Watched:
 
     seen: int
     adopted: list[tuple[int, int]] = field(default_factory=list)
+    limits: Limits | None = None
 
     def spec_revision(self) -> int:
         return self.seen
 
     def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
         self.adopted.append((revision, limits.most))
+        self.limits = limits
 
 
 def spec(pipeline: str = "flights:first", more: str = "") -> RegionSpec:
@@ -98,6 +101,15 @@ def test_without_news_nothing_is_read() -> None:
     member_pool, before, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=1)
     assert member_pool.adopted == []
     assert after is before
+
+
+def test_batches_of_a_run_have_no_target_of_their_own() -> None:
+    of = spec(more="batch: {target: 1s, timeout: 40s}\n")
+    resident = prepared(of).run
+    with Region(FLIGHTS, SharedTransactions()) as region:
+        run = replace(resident, region_run=region.prepared_run(None, request_id="one"))
+    assert (resident.limits(of).target, resident.limits(of).longest) == (timedelta(seconds=1), timedelta(seconds=10))
+    assert run.limits(of) == replace(resident.limits(of), target=timedelta(seconds=10))
 
 
 def test_a_member_whose_process_has_less_time_to_end_waits_less_for_its_broker() -> None:
