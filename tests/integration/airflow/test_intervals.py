@@ -87,7 +87,7 @@ with DAG("NAME_joined", schedule=PartitionedAssetTimetable(assets=region_asset("
     @task
     def join(**context):
         events = context["triggering_asset_events"][region_asset("NAME")]
-        return [checkpoint_of(context).to_json(), [event.extra["revision"] for event in events]]
+        return [checkpoint_of(context).to_json(), [event.extra.get("revision", 0) for event in events]]
 
     join()
 """
@@ -185,7 +185,8 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
     editor.trigger(f"{name}_other", {"key": key})
     assert happened(lambda: len(editor.runs(f"{name}_joined")) > 0, within=WITHIN, pause=1)
     (joined,) = editor.runs(f"{name}_joined")
-    editor.wait_for_task(f"{name}_joined", joined.run_id, "join", {"success", "failed"}, within=WITHIN)
+    done = editor.wait_for_task(f"{name}_joined", joined.run_id, "join", {"success", "failed"}, within=WITHIN)
+    assert done.state == "success", editor.log(f"{name}_joined", joined.run_id, "join")[-3000:]
     newest, revisions = cast(
         "tuple[dict[str, object], list[int]]", editor.result(f"{name}_joined", joined.run_id, "join")
     )
