@@ -38,6 +38,14 @@ class GroupReader(Cluster, Protocol):
         """
         ...
 
+    def compacted(self, names: Collection[TopicName]) -> frozenset[TopicName]:
+        """Return the topics from whose logs compaction takes records, of those whose settings may be described.
+
+        Raises:
+            BrokerUnavailable: the brokers don't answer.
+        """
+        ...
+
     def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
         """Return which of a group and topics this client may describe but not read, in words.
 

@@ -48,6 +48,9 @@ class Replace:
     consent_upsert: bool = False
     """Whether tables of mode `upsert` may be recomputed."""
 
+    consent_compacted: bool = False
+    """Whether topics that are compacted may be read once more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Into:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_kcr.api import Region
-    from airflow_kcr.api.recomputations import RecomputedOutput
+    from airflow_kcr.api.recomputations import RecomputedOutput, Replace
 
 _WHICH = "name the checkpoint: --checkpoint SEQUENCE, --run DAG_ID/RUN_ID, or --from TIME --to TIME; one of the three"
 
@@ -60,6 +60,12 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     consent_upsert: Annotated[
         bool,
         typer.Option("--consent-upsert", help="Recompute tables of mode upsert, where overwritten rows don't return."),
+    ] = False,
+    consent_compacted: Annotated[
+        bool,
+        typer.Option(
+            "--consent-compacted", help="Recompute although compaction may have taken records, whose output then goes."
+        ),
     ] = False,
     into: Annotated[
         str | None,
@@ -103,6 +109,7 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     Example: kcr recompute flights --checkpoint 12 --compare tail_number -o json
     """
     from airflow_kcr.api import OutputComparison, RecomputationView, Region
+    from airflow_kcr.api.recomputations import Replace
     from airflow_kcr.api.regions import opened
     from airflow_kcr.driver.recompute import RecomputeRun
     from airflow_kcr.driver.recompute import recompute as recomputed
@@ -112,7 +119,7 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     name, asked = region_name(region), request_id or f"recompute:{uuid.uuid4()}"
     with opened(store) as found:
         handle = Region(name, found, requester=requester(dag_run))
-        wanted = _output(into, compare, consent_upsert=consent_upsert)
+        wanted = _output(into, compare, Replace(consent_upsert=consent_upsert, consent_compacted=consent_compacted))
         sequences = _sequences(handle, checkpoint, run, after, up_to)
         views = [
             recomputed(
@@ -132,16 +139,16 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
         show(listed(OutputComparison, [one for view in views for one in view.comparisons]), output)
 
 
-def _output(into: str | None, compare: str | None, *, consent_upsert: bool) -> RecomputedOutput:
-    from airflow_kcr.api.recomputations import Compare, Into, Replace
+def _output(into: str | None, compare: str | None, replace: Replace) -> RecomputedOutput:
+    from airflow_kcr.api.recomputations import Compare, Into
     from airflow_kcr.spec.elsewhere import read_sinks
 
-    if [into is not None, compare is not None, consent_upsert].count(True) > 1:
-        raise typer.BadParameter("give one of --into, --compare and --consent-upsert: the first two replace nothing")
+    if [into is not None, compare is not None, replace.consent_upsert or replace.consent_compacted].count(True) > 1:
+        raise typer.BadParameter("give one of --into, --compare and --consent-…: the first two replace nothing")
     if into is not None:
         return Into(sinks=read_sinks(into))
     if compare is None:
-        return Replace(consent_upsert=consent_upsert)
+        return replace
     key = tuple(column.strip() for column in compare.split(","))
     if not all(key):
         raise typer.BadParameter("--compare takes the columns that name a row, with commas between them")

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -33,6 +33,7 @@ from airflow_kcr.api.recomputations import (
     OutputComparison,
     RecomputationView,
     RegionRecomputation,
+    Replace,
 )
 from airflow_kcr.driver.application import (
     application_of,
@@ -63,6 +64,7 @@ from airflow_kcr.protocol.region import recomputations, rows, timelines
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     EventNumber,
     GroupId,
     GroupPartition,
@@ -71,6 +73,7 @@ from airflow_kcr.protocol.values import (
     Range,
     RegionId,
     TopicId,
+    TopicName,
 )
 from airflow_kcr.runtime.planner import BatchSize, shares
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_of
@@ -271,6 +274,8 @@ def _found(store: RegionStore, recomputation: RegionRecomputation, environ: Mapp
             logs = cluster.logs.bounds(ranges[group])
             for partition, its in ranges[group].items():
                 require_there(partition, its, logs.get(partition), topics.get(partition, TopicId("")))
+            if isinstance(recomputation.output, Replace) and not recomputation.output.consent_compacted:
+                require_uncompacted(sequence, cluster.compacted({partition.topic for partition in ranges[group]}))
     return _Found(
         region=region,
         spec=spec,
@@ -314,6 +319,24 @@ def require_there(partition: GroupPartition, ranges: Sequence[Range], log: LogBo
         )
     if log.end < ranges[-1].to:
         raise CheckpointNotUsable(f"{wanted}, can't be read: the log ends at {log.end}; the brokers have lost records")
+
+
+def require_uncompacted(sequence: CheckpointNumber, compacted: Collection[TopicName]) -> None:
+    """Refuse to replace what was made of records that compaction may have taken since.
+
+    Args:
+        sequence: the checkpoint's.
+        compacted: topics of its groups whose `cleanup.policy` has `compact`.
+
+    Raises:
+        CheckpointNotUsable: there is one.
+    """
+    if compacted:
+        raise CheckpointNotUsable(
+            f"topic {', '.join(sorted(compacted))} is compacted (cleanup.policy): records of checkpoint {sequence} may "
+            "be gone, no log tells which, and their output would go with them; see what would differ (--compare), "
+            "or, to recompute it of what is left, give --consent-compacted (consent_compacted=True in Python)"
+        )
 
 
 class Backlog:

@@ -60,6 +60,14 @@ class Groups:
             return BrokerTimes()
         return self._process.read(partial(questions.times, broker=seen.coordinator_id, group=seen.group))
 
+    def compacted(self, names: Collection[TopicName]) -> frozenset[TopicName]:
+        """Return the topics from whose logs compaction takes records, of those whose settings may be described.
+
+        Raises:
+            BrokerUnavailable: the brokers don't answer.
+        """
+        return self._process.read(partial(questions.compacted, names=sorted(names)), topics=len(names))
+
     def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
         """Return which of a group and topics this client may describe, but has no right to read.
 

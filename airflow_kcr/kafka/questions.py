@@ -191,17 +191,36 @@ def times(calls: AdminCalls, within: timedelta, *, broker: int, group: GroupId) 
     )
 
 
+def compacted(calls: AdminCalls, within: timedelta, *, names: Collection[TopicName]) -> frozenset[TopicName]:
+    """Return the topics from whose logs compaction takes records, of those whose settings this client may read."""
+    asked = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}
+    found = _settings(calls, within, asked.values())
+    return frozenset(
+        name for name, resource in asked.items() if "compact" in found.get(resource, {}).get("cleanup.policy", "")
+    )
+
+
 def _configured(calls: AdminCalls, within: timedelta, resource: ConfigResource) -> dict[str, str]:
     """Return the settings that this client may read."""
+    return _settings(calls, within, [resource]).get(resource, {})
+
+
+def _settings(
+    calls: AdminCalls, within: timedelta, resources: Collection[ConfigResource]
+) -> dict[ConfigResource, dict[str, str]]:
+    """Return the settings that this client may read, of each resource."""
     question = BrokerQuestion(
-        "the settings of", [resource], lambda admin, keys, left: admin.describe_configs(keys, request_timeout=left)
+        "the settings of", [*resources], lambda admin, keys, left: admin.describe_configs(keys, request_timeout=left)
     )
     try:
         calls.answer(question, timeout=within)
     except CredentialsRefused:
         # Nothing depends on it: a member is told by the broker when it joins.
         return {}
-    return {name: entry.value for name, entry in question.found.get(resource, {}).items() if entry.value}
+    return {
+        resource: {name: entry.value for name, entry in entries.items() if entry.value}
+        for resource, entries in question.found.items()
+    }
 
 
 def _milliseconds(settings: Mapping[str, str], names: tuple[str, str]) -> tuple[timedelta, timedelta] | None:

@@ -60,6 +60,7 @@ class KcrIntervalOperator(RecomputingOperator):
         allow_inexact: checkpoint even where a partition is past that instant; the result has `inexact`.
         on_clear: `recompute`, see above; `find`: a task that is cleared finds its checkpoint, and changes nothing.
         consent_upsert: recompute tables of mode `upsert` although rows that were overwritten don't come back.
+        consent_compacted: recompute although compaction may have taken records, whose output then goes.
         downstream: of a recomputation, as for `KcrRecomputeOperator`.
         outlets: beside the region's asset.
         kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.

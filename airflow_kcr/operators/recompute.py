@@ -43,6 +43,7 @@ class KcrRecomputeOperator(RecomputingOperator):
         run: or the DAG run that it is of, as `DAG_ID/RUN_ID` (templated).
         groups: whose output is replaced (templated); absent: that of all groups.
         consent_upsert: recompute tables of mode `upsert` although rows that were overwritten don't come back.
+        consent_compacted: recompute although compaction may have taken records, whose output then goes.
         into: other sinks (templated), as the spec has them, by group and name: `{"tills": {"sales": {"kind": …}}}`. At
             least those that the pipeline writes to; no region may write to their places.
         compare: the columns that name a row (templated), or `kcr_topic`, `kcr_partition`, `kcr_offset`.
@@ -53,7 +54,7 @@ class KcrRecomputeOperator(RecomputingOperator):
 
     Raises:
         InvalidIdentifier: the region's name is none.
-        ConfigurationError: two of checkpoint and run are given, or of into, compare and consent_upsert; `downstream`
+        ConfigurationError: two of checkpoint and run are given, or of into, compare and a consent; `downstream`
             is none of its words.
     """
 

@@ -37,6 +37,7 @@ class RecomputingOperator(ApplicationOperator):
         downstream: what DAGs downstream do.
         groups: whose output is replaced; absent: that of all groups.
         consent_upsert: recompute tables of mode `upsert`, too.
+        consent_compacted: read topics once more that are compacted, too.
         into: other sinks, by group and name, that the output goes into instead; nothing is replaced.
         compare: the columns by which the output is compared instead with what is shown; nothing is replaced.
         kwargs: as for `ApplicationOperator`.
@@ -48,18 +49,19 @@ class RecomputingOperator(ApplicationOperator):
         downstream: Downstream = "rerun",
         groups: Sequence[str] = (),
         consent_upsert: bool = False,
+        consent_compacted: bool = False,
         into: Mapping[str, object] | None = None,
         compare: Sequence[str] = (),
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         if downstream not in _WORDS:
             raise ConfigurationError(f"downstream is {downstream!r}; write one of {', '.join(_WORDS)}")
-        if [into is not None, bool(compare), consent_upsert].count(True) > 1:
-            raise ConfigurationError("give one of into, compare and consent_upsert: the first two replace nothing")
+        if [into is not None, bool(compare), consent_upsert or consent_compacted].count(True) > 1:
+            raise ConfigurationError("give one of into, compare and consent_…: the first two replace nothing")
         super().__init__(**kwargs)
         self.downstream: Downstream = downstream
         self.groups = groups
-        self.consent_upsert = consent_upsert
+        self.consents = {"--consent-upsert": consent_upsert, "--consent-compacted": consent_compacted}
         self.into = into
         self.compare = (compare,) if isinstance(compare, str) else compare
         self.submit: KcrSparkSubmitHook | None = None
@@ -142,7 +144,9 @@ class RecomputingOperator(ApplicationOperator):
     def _wanted(self, region: Region, sequence: int, request_id: str) -> RegionRecomputation:
         from airflow_kcr.api.recomputations import Compare, Into, RecomputedOutput, Replace
 
-        output: RecomputedOutput = Replace(consent_upsert=self.consent_upsert)
+        output: RecomputedOutput = Replace(
+            consent_upsert=self.consents["--consent-upsert"], consent_compacted=self.consents["--consent-compacted"]
+        )
         if self.into is not None:
             output = Into(sinks=self.into)
         elif self.compare:
@@ -164,4 +168,5 @@ class RecomputingOperator(ApplicationOperator):
         }
         named = [part for name, value in options.items() if value is not None for part in (name, value)]
         groups = [part for group in self.groups for part in ("--group", group)]
-        return ["recompute", self.region, *named, *groups, *(["--consent-upsert"] if self.consent_upsert else [])]
+        consents = [option for option, given in self.consents.items() if given]
+        return ["recompute", self.region, *named, *groups, *consents]

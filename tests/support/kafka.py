@@ -29,10 +29,14 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     ConsumerGroupDescription,
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourceType,
     TopicDescription,
 )
 
@@ -108,6 +112,12 @@ class Kafka:
         """Give a topic more partitions, `total` in all, and wait until they are there."""
         self.admin.create_partitions([NewPartitions(name, total)])[name].result(WITHIN)
         self._wait(lambda: self.partitions(name) == total, f"topic {name} with {total} partitions")
+
+    def set_config(self, name: str, setting: str, value: str) -> None:
+        """Change one setting of a topic."""
+        change = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[change])
+        self.admin.incremental_alter_configs([topic])[topic].result(WITHIN)
 
     def partitions(self, name: str) -> int:
         """How many partitions a topic has that have a leader; 0 where there is no such topic."""

@@ -18,7 +18,7 @@ from airflow_kcr.protocol.observations import SHARE_OR_STREAMS
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.rules import GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
-from airflow_kcr.protocol.values import GroupId, Offset
+from airflow_kcr.protocol.values import GroupId, Offset, TopicName
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import ASSIGNORS, REGION, WITHIN, Members, log, logs_of, needs_kafka_4
 from tests.support.kafka import QUIESCED, Kafka, groups_at
@@ -139,3 +139,12 @@ def test_nothing_and_foreign_partitions_are_refused_before_sending(process: Admi
     with pytest.raises(KcrError, match="other:t-0"):
         groups.alter(GroupId("g"), at("other", "t", p0=1))
     assert process.pid is None
+
+
+def test_topics_are_told_from_whose_logs_compaction_takes_records(kafka: Kafka, groups: Groups) -> None:
+    plain, both, only = (
+        kafka.topic(configs=configs)
+        for configs in ({}, {"cleanup.policy": "delete,compact"}, {"cleanup.policy": "compact"})
+    )
+    asked = [TopicName(name) for name in (plain, both, only, "no-such-topic")]
+    assert groups.compacted(asked) == {both, only}

@@ -218,11 +218,15 @@ def test_rows_of_a_table_of_mode_upsert_are_replaced_where_no_later_checkpoint_h
         runs.run()
         ended, _, said = runs.kcr("recompute", runs.name, "--checkpoint", str(FIRST), "--group", runs.group, *NO_SPARK)
         assert (ended, "--consent-upsert" in said) == (3, True), said
-        runs.recompute("--checkpoint", str(FIRST), "--consent-upsert")
+        runs.kafka.set_config(runs.topic, "cleanup.policy", "compact")
+        its = ("--checkpoint", str(FIRST), "--group", runs.group, "--consent-upsert", *NO_SPARK)
+        ended, _, said = runs.kcr("recompute", runs.name, *its)
+        assert (ended, "--consent-compacted" in said) == (3, True), said
+        runs.recompute("--checkpoint", str(FIRST), "--consent-upsert", "--consent-compacted")
         with psycopg.connect(libpq(runs.table.url())) as connection:
             found = connection.execute("SELECT split_part(value, ' ', 1), kcr_sequence FROM out").fetchall()
         assert Counter(found) == {("first", 6): 20, ("second", SECOND): 20}
-        runs.recompute("--checkpoint", str(SECOND), "--consent-upsert")
+        runs.recompute("--checkpoint", str(SECOND), "--consent-upsert", "--consent-compacted")
         assert runs.rows() == all_of("first", "second")
 
 

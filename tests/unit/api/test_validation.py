@@ -99,6 +99,9 @@ class FakeCluster:
         self._fail("times")
         return self.set_times
 
+    def compacted(self, names: Collection[TopicName]) -> frozenset[TopicName]:
+        raise NotImplementedError
+
     def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
         self._fail("unreadable")
         return self.may_not_read

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.driver.recompute import Backlog, ranges_in, require_there, started
+from airflow_kcr.driver.recompute import Backlog, ranges_in, require_there, require_uncompacted, started
 from airflow_kcr.driver.starting import StartPatience
 from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused
 from airflow_kcr.protocol.observations import LogBounds
@@ -85,6 +85,12 @@ def test_records_that_are_not_in_their_log_are_refused(log: LogBounds | None, to
 def test_records_that_are_there_are_fine() -> None:
     require_there(PLACE, [r(5, 10)], LogBounds(start=Offset(5), end=Offset(10), topic_id=TopicId("a")), TopicId("a"))
     require_there(PLACE, [r(5, 10)], LogBounds(start=Offset(5), end=Offset(10), topic_id=TopicId("a")), TopicId(""))
+
+
+def test_what_compaction_may_have_taken_is_not_replaced() -> None:
+    require_uncompacted(CheckpointNumber(2), ())
+    with pytest.raises(CheckpointNotUsable, match=r"topic a, b is compacted .*--compare.*--consent-compacted"):
+        require_uncompacted(CheckpointNumber(2), {TopicName("b"), TopicName("a")})
 
 
 @pytest.fixture

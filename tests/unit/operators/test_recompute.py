@@ -172,7 +172,7 @@ def test_a_comparison_is_what_the_task_returns(driver: Driver, submitted: Submit
     submitted.is_cluster = True
     with pytest.raises(AirflowFailException, match="use deploy mode client, or write into other sinks"):
         execute(one, context())
-    with pytest.raises(ConfigurationError, match="give one of into, compare and consent_upsert"):
+    with pytest.raises(ConfigurationError, match="give one of into, compare and consent_"):
         operator(compare=["k"], into=INTO)
 
 
