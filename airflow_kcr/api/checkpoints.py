@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from airflow_kcr.api import partitions
 from airflow_kcr.api.regions import Handle
-from airflow_kcr.api.views import AnswerColumns, View
+from airflow_kcr.api.views import AnswerColumns, View, of
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import completion, plans, resets, retention, timelines
@@ -37,20 +37,13 @@ class CheckpointSummary(View):
     """One checkpoint in a line."""
 
     shown = AnswerColumns["CheckpointSummary"](
-        ("sequence", lambda c: c.checkpoint.sequence),
-        ("timeline", lambda c: c.checkpoint.timeline),
-        ("state", lambda c: c.checkpoint.state),
-        ("purpose", lambda c: c.checkpoint.purpose),
-        ("boundary", lambda c: c.checkpoint.boundary),
+        *of("checkpoint", "sequence", "timeline", "state", "purpose", "boundary"),
         ("inexact", lambda c: bool(c.checkpoint.inexact)),
         ("committed", lambda c: c.checkpoint.committed if c.checkpoint.is_complete else None),
         "current",
-        ("undone_by", lambda c: c.checkpoint.undone_by),
-        ("opened_at", lambda c: c.checkpoint.opened_at),
-        ("finished_at", lambda c: c.checkpoint.finished_at),
-        ("published_at", lambda c: c.checkpoint.published_at),
+        *of("checkpoint", "undone_by", "opened_at", "finished_at", "published_at"),
         ("pinned_as", lambda c: c.checkpoint.pinned_as or None),
-        ("revision", lambda c: c.checkpoint.revision),
+        "checkpoint.revision",
         ("kept_because", lambda c: c.kept or None),
         ("unreachable", lambda c: None if c.reach is None else c.reach.is_unreachable),
         ("overtaken_at", lambda c: None if c.reach is None else c.reach.overtaken_at),
@@ -102,12 +95,9 @@ class CheckpointView(View):
 
     shown = AnswerColumns["CheckpointView"](
         "region",
-        ("timeline", lambda c: c.checkpoint.timeline),
-        ("sequence", lambda c: c.checkpoint.sequence),
-        ("state", lambda c: c.checkpoint.state),
-        ("boundary", lambda c: c.checkpoint.boundary),
+        *of("checkpoint", "timeline", "sequence", "state", "boundary"),
         ("inexact", lambda c: bool(c.checkpoint.inexact)),
-        ("revision", lambda c: c.checkpoint.revision),
+        "checkpoint.revision",
         ("requested_by", lambda c: {"dag_id": c.requester.dag_id or None, "run_id": c.requester.run_id or None}),
         (
             "offsets",
@@ -162,10 +152,7 @@ class CheckpointRequestView(View):
 
     shown = AnswerColumns["CheckpointRequestView"](
         "region",
-        ("request_id", lambda r: r.request.request_id),
-        ("state", lambda r: r.request.state),
-        ("boundary", lambda r: r.request.boundary),
-        ("sequence", lambda r: r.request.sequence),
+        *of("request", "request_id", "state", "boundary", "sequence"),
         ("checkpoint", lambda r: None if r.checkpoint is None else r.checkpoint.state),
         ("inexact", lambda r: None if r.checkpoint is None else bool(r.checkpoint.inexact)),
         ("why", lambda r: r.request.refusal or None),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_kcr.api.group_readers import GroupReaders
 from airflow_kcr.api.validation import chosen_groups, participants
-from airflow_kcr.api.views import AnswerColumns, View
+from airflow_kcr.api.views import AnswerColumns, View, of
 from airflow_kcr.protocol.observations import GroupSeen, MemberSeen
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
@@ -21,10 +21,9 @@ class DescribedMember(View):
 
     shown = AnswerColumns["DescribedMember"](
         "member",
-        ("member_id", lambda m: m.seen.member_id),
-        ("client_id", lambda m: m.seen.client_id),
+        *of("seen", "member_id", "client_id"),
         ("host", lambda m: m.seen.host.removeprefix("/")),
-        ("instance_id", lambda m: m.seen.instance_id),
+        "seen.instance_id",
         ("partitions", lambda m: sorted(m.seen.partitions)),
         ("target", lambda m: None if m.seen.target is None else sorted(m.seen.target)),
     )
@@ -39,11 +38,7 @@ class DescribedGroup(View):
     """One group of a region as its coordinator describes it."""
 
     shown = AnswerColumns["DescribedGroup"](
-        ("group", lambda g: g.seen.group),
-        ("type", lambda g: g.seen.type),
-        ("state", lambda g: g.seen.state),
-        ("assignor", lambda g: g.seen.assignor),
-        ("coordinator", lambda g: g.seen.coordinator),
+        *of("seen", "group", "type", "state", "assignor", "coordinator"),
         "members",
     )
 

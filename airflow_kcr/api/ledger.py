@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, cast
 
 from airflow_kcr.api.regions import record_named, require_groups
-from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View, document_of
+from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View, document_of, of
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.accounting import Redelivery, redeliveries
@@ -49,15 +49,10 @@ class RecordStart(View):
     """One time that a record was started."""
 
     shown = AnswerColumns["RecordStart"](
-        ("batch", lambda s: s.batch.batch),
+        "batch.batch",
         ("member_id", lambda s: s.batch.member),
-        ("incarnation", lambda s: s.batch.incarnation),
-        "process",
-        ("epoch", lambda s: s.batch.epoch),
-        ("timeline", lambda s: s.batch.timeline),
-        ("sequence", lambda s: s.batch.sequence),
-        ("started_at", lambda s: s.batch.started_at),
-        ("finished_at", lambda s: s.batch.finished_at),
+        *("batch.incarnation", "process"),
+        *of("batch", "epoch", "timeline", "sequence", "started_at", "finished_at"),
         "outcome",
         ("cause", lambda s: s.cause or None),
         "checkpoint",
@@ -99,16 +94,13 @@ class Repetition(View):
     """Offsets of one partition that a batch has started again."""
 
     shown = AnswerColumns["Repetition"](
-        ("group", lambda r: r.redelivery.partition.group),
-        ("topic", lambda r: r.redelivery.partition.topic),
-        ("partition", lambda r: r.redelivery.partition.partition),
+        *of("redelivery.partition", "group", "topic", "partition"),
         ("from_offset", lambda r: r.redelivery.range.from_),
         ("to_offset", lambda r: r.redelivery.range.to),
         *("offsets", "cause"),
         ("epoch", lambda r: None if r.redelivery.reset is None else r.redelivery.reset.epoch),
         ("detail", lambda r: "" if r.redelivery.reset is None else r.redelivery.reset.detail),
-        ("batch", lambda r: r.redelivery.batch),
-        ("earlier", lambda r: r.redelivery.earlier),
+        *of("redelivery", "batch", "earlier"),
         table=("group", "topic", "partition", "from_offset", "to_offset", "offsets", "cause", "epoch", "detail"),
     )
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import ClassVar, Final, TypeAlias
 
 from airflow_kcr.api.regions import Handle, require_groups
-from airflow_kcr.api.views import AnswerColumns, View
+from airflow_kcr.api.views import AnswerColumns, View, of
 from airflow_kcr.errors import ConfigurationError, ResetInProgress, UpsertNeedsConsent
 from airflow_kcr.protocol.region import recomputations, rows
 from airflow_kcr.protocol.region.commands import (
@@ -89,19 +89,8 @@ class OutputComparison(View):
     """How the output that one sink shows of a checkpoint differs from what its records make now, by keys."""
 
     shown = AnswerColumns["OutputComparison"](
-        "sequence",
-        "group",
-        "sink",
-        ("key", lambda c: list(c.key)),
-        "rows_before",
-        "rows_after",
-        "same",
-        "different",
-        "only_before",
-        "only_after",
-        ("columns_only_before", lambda c: list(c.columns_only_before)),
-        ("columns_only_after", lambda c: list(c.columns_only_after)),
-        "examples",
+        *("sequence", "group", "sink", "key", "rows_before", "rows_after", "same", "different"),
+        *("only_before", "only_after", "columns_only_before", "columns_only_after", "examples"),
         table=(
             *("sequence", "group", "sink", "rows_before", "rows_after"),
             *("same", "different", "only_before", "only_after"),
@@ -143,17 +132,8 @@ class RecomputationView(View):
 
     shown = AnswerColumns["RecomputationView"](
         "region",
-        ("timeline", lambda r: r.checkpoint.timeline),
-        ("sequence", lambda r: r.checkpoint.sequence),
-        ("boundary", lambda r: r.checkpoint.boundary),
-        ("revision", lambda r: r.checkpoint.revision),
-        ("request_id", lambda r: r.recomputation.request_id),
-        ("state", lambda r: r.recomputation.state),
-        ("purpose", lambda r: r.recomputation.purpose),
-        ("into", lambda r: list(r.recomputation.into)),
-        ("groups", lambda r: list(r.recomputation.groups)),
-        ("started_at", lambda r: r.recomputation.started_at),
-        ("finished_at", lambda r: r.recomputation.finished_at),
+        *of("checkpoint", "timeline", "sequence", "boundary", "revision"),
+        *of("recomputation", "request_id", "state", "purpose", "into", "groups", "started_at", "finished_at"),
         ("why", lambda r: r.recomputation.failure or None),
         table=("region", "sequence", "boundary", "revision", "purpose", "state", "request_id", "finished_at", "why"),
     )

@@ -34,16 +34,16 @@ class AnswerColumns(Generic[V]):
     """The names under which an answer is shown, in their order, and what stands there.
 
     Args:
-        data: those of its JSON and its CSV: names of the answer's own, or names with what makes the value.
+        data: those of its JSON and its CSV: names of the answer's own, paths to those of its parts
+            (`checkpoint.sequence` is shown as `sequence`), or names with what makes the value.
         table: those that people see in a table; absent: the same.
     """
 
     def __init__(self, *data: str | tuple[str, Callable[[V], object]], table: tuple[str, ...] = ()) -> None:
         self._made: dict[str, Callable[[V], object]] = {name: attrgetter(name) for name in table}
-        for one in data:
-            name, made = (one, attrgetter(one)) if isinstance(one, str) else one
-            self._made[name] = made
-        self.data = tuple(one if isinstance(one, str) else one[0] for one in data)
+        own = dict((one.rpartition(".")[2], attrgetter(one)) if isinstance(one, str) else one for one in data)
+        self._made |= own
+        self.data = tuple(own)
         self.table = table or self.data
 
     def facts(self, answer: V, names: Iterable[str]) -> Mapping[str, object]:
@@ -76,11 +76,12 @@ def document_of(facts: Mapping[str, object]) -> dict[str, object]:
     return {name: value if type(value) in _PLAIN else _written(value) for name, value in facts.items()}
 
 
-OF_PARTITION: Final[tuple[tuple[str, Callable[[Any], object]], ...]] = (
-    ("group", lambda one: one.partition.group),
-    ("topic", lambda one: one.partition.topic),
-    ("partition", lambda one: one.partition.partition),
-)
+def of(part: str, *names: str) -> tuple[str, ...]:
+    """Return the paths to some fields of an answer's part."""
+    return tuple(f"{part}.{name}" for name in names)
+
+
+OF_PARTITION: Final = of("partition", "group", "topic", "partition")
 """The names of the partition that an answer is about."""
 
 
@@ -141,8 +142,7 @@ class MemberView(View):
 
     shown = AnswerColumns["MemberView"](
         ("member_id", lambda m: m.member),
-        ("index", lambda m: m.member.index),
-        *("incarnation", "version", "state", "alive", "partitions"),
+        *("member.index", "incarnation", "version", "state", "alive", "partitions"),
     )
 
     member: values.MemberId
