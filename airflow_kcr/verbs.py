@@ -98,5 +98,5 @@ Example: kcr region kill flights --wait
 """,
 )
 
-STEERING: Final = (RESUME, PAUSE, STOP)
+STEERING: Final = (RESUME, PAUSE, STOP, KILL)
 """Those whose command needs no more than the region's name."""

@@ -10,10 +10,7 @@ from typing import Final, Self
 
 from airflow_kcr import goals, verbs
 from airflow_kcr.api import ledger, partitions, recomputations, runs, specs, waiting
-from airflow_kcr.api.checkpoints import (
-    CheckpointRequestView,
-    RegionCheckpoints,
-)
+from airflow_kcr.api.checkpoints import CheckpointRequestView, RegionCheckpoints
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.partitions import preview
 from airflow_kcr.api.regions import Clusters, Handle, connect, require_groups, store_url
@@ -74,6 +71,7 @@ class Region:
             self._store = self._owned = connect(store_url(store))
         self._clusters = clusters or real_reader
         self._requester = requester or rows.Requester()
+        self._handle = Handle(self._store, self.name, self._clusters, self._requester)
         self.checkpoints = RegionCheckpoints(self._store, self.name, self._clusters, self._requester)
         self.resets = RegionResets(self._store, self.name, self._clusters, self._requester)
 
@@ -229,8 +227,7 @@ class Region:
             allow_inexact: as for `run`.
         """
         boundary = None if until is None else values.checked_instant(until)
-        handle = Handle(self._store, self.name, self._clusters, self._requester)
-        return runs.RegionRun(handle, boundary, values.RequestId(request_id), allow_inexact=allow_inexact)
+        return runs.RegionRun(self._handle, boundary, values.RequestId(request_id), allow_inexact=allow_inexact)
 
     def run(
         self, until: datetime | None = None, *, request_id: str | None = None, allow_inexact: bool = False
@@ -275,9 +272,8 @@ class Region:
             request_id: names it, so that asking again finds it; absent: a new one.
             output: what becomes of what is made: it replaces the checkpoint's, goes into other sinks, or is compared.
         """
-        handle = Handle(self._store, self.name, self._clusters, self._requester)
         name = values.RequestId(request_id or f"recompute:{uuid.uuid4()}")
-        return recomputations.RegionRecomputation(handle, values.CheckpointNumber(sequence), groups, name, output)
+        return recomputations.RegionRecomputation(self._handle, values.CheckpointNumber(sequence), groups, name, output)
 
     def checkpoint_request(self, request_id: str) -> CheckpointRequestView:
         """Return where the request of a request id stands.

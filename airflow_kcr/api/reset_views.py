@@ -53,7 +53,7 @@ class ResetView(View):
         "finished_at",
         ("timeline", lambda r: r.attempts[-1].timeline if r.attempts else None),
         ("epoch", lambda r: r.attempts[-1].epoch if r.attempts else None),
-        ("attempts", lambda r: [ATTEMPT.facts(one, ATTEMPT.data) for one in r.attempts]),
+        ("attempts", lambda r: [ATTEMPT.document(one) for one in r.attempts]),
         "undone",
         ("rewound", lambda r: None if r.counted is None else r.counted.rewound),
         ("replayed", lambda r: None if r.counted is None else r.counted.replayed),

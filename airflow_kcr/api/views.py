@@ -46,9 +46,9 @@ class AnswerColumns(Generic[V]):
         self.data = tuple(own)
         self.table = table or self.data
 
-    def facts(self, answer: V, names: Iterable[str]) -> Mapping[str, object]:
-        """Return what stands under some of the names, as values."""
-        return {name: self._made[name](answer) for name in names}
+    def document(self, answer: V, names: Iterable[str] = ()) -> dict[str, object]:
+        """Return what stands under some of the names, absent: those of the JSON, as `json` writes it."""
+        return document_of({name: self._made[name](answer) for name in names or self.data})
 
 
 class View:
@@ -58,13 +58,9 @@ class View:
 
     shown: ClassVar[AnswerColumns[Any]]
 
-    def facts(self) -> Mapping[str, object]:
-        """Return what it says by the names of the JSON, as values."""
-        return self.shown.facts(self, self.shown.data)
-
     def to_json(self) -> dict[str, object]:
         """Return it as the commands write it with `-o json` (docs/reference/cli.md)."""
-        return document_of(self.facts())
+        return self.shown.document(self)
 
 
 def document_of(facts: Mapping[str, object]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -45,32 +46,15 @@ def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, o
     Example: kcr checkpoint clean flights
     """
     from airflow_kcr.api.regions import store_url
+    from airflow_kcr.api.views import AnswerColumns
     from airflow_kcr.sinks.files.cleanup import GivenUp
     from airflow_kcr.sinks.outputs import clean_checkpoints, cleaning_needs, file_session
 
     store_url(store)
     with file_session(settings_of(conf), cleaning_needs(name, store=store)) as spark:
         found = clean_checkpoints(spark, name, GivenUp.RETIRED if retired else GivenUp.UNDONE, store=store)
-    rows = [
-        {"sink": one.sink, "undone": list(one.undone), "retired": list(one.retired)}
-        | {"files": one.files, "bytes": one.bytes}
-        for one in found
-    ]
-    shown = [
-        row | {"undone": _listed(one.undone), "retired": _listed(one.retired)}
-        for row, one in zip(rows, found, strict=True)
-    ]
-    answer = Result(
-        document={"region": name, "sinks": rows},
-        columns=CLEANED,
-        rows=shown,
-        empty=f"region {name} has no file sink",
-    )
-    show(answer, output)
-
-
-def _listed(sequences: tuple[int, ...]) -> str:
-    return ", ".join(map(str, sequences))
+    answer = listed(AnswerColumns(*CLEANED), found, f"region {name} has no file sink")
+    show(replace(answer, document={"region": name, "sinks": answer.document}), output)
 
 
 OFFSETS: Final = ("group", "topic", "partition", "offset", "committed")
@@ -105,7 +89,7 @@ def list_(
         if before is None
         else f"region {name} has no checkpoint before {before}"
     )
-    show(listed(CheckpointSummary, found, empty), output)
+    show(listed(CheckpointSummary.shown, found, empty), output)
     if len(found) == last:
         note(f"older ones: kcr checkpoint list {name} --before {found[0].checkpoint.sequence}")
 
@@ -184,7 +168,7 @@ def compare(name: Name, sequence: Checkpoint, store: Url, output: Output = None)
     from airflow_kcr.api import Comparison
 
     with region_of(name, store) as region:
-        show(listed(Comparison, region.checkpoints.compare(sequence)), output)
+        show(listed(Comparison.shown, region.checkpoints.compare(sequence)), output)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from airflow_kcr.cli import options
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of, store_of, text_in
 from airflow_kcr.cli.region import compact
-from airflow_kcr.cli.results import Result, show
+from airflow_kcr.cli.results import Result, Row, listed, show
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.assignors import assignment_from_json
 from airflow_kcr.protocol.rules import Assignor
@@ -22,7 +22,6 @@ from airflow_kcr.protocol.values import TopicName, TopicPartition
 
 if TYPE_CHECKING:
     from airflow_kcr.api.described import DescribedGroup
-    from airflow_kcr.protocol.validation import Check
 
 
 app = typer.Typer(name="group", help="Validate and preview the consumer groups of a region.", no_args_is_help=True)
@@ -50,35 +49,22 @@ def validate(region: options.Name, store: options.Url, group: Groups = None, out
     """
     from airflow_kcr.api.group_readers import real_reader
     from airflow_kcr.api.validation import validate as checked
+    from airflow_kcr.api.views import AnswerColumns
+    from airflow_kcr.protocol.validation import Check
     from airflow_kcr.protocol.values import GroupId, region_name
 
     with store_of(store) as opened:
         groups = [GroupId(g) for g in group] if group else None
         found = checked(opened, region_name(region), real_reader, groups)
-    show(answer_of(found.checks), output)
+    columns = AnswerColumns[Check]("group", ("check", lambda one: one.question), "verdict", "detail")
+    show(listed(columns, found.checks), output)
     if not found.is_all_right:
         raise typer.Exit(1)
 
 
-def answer_of(checks: tuple[Check, ...]) -> Result:
-    """Return the checks as they are shown, one line each."""
-    rows = [
-        {"group": str(c.group), "check": str(c.question), "verdict": str(c.verdict), "detail": c.detail} for c in checks
-    ]
-    return Result(document=rows, columns=CHECKED, rows=rows)
-
-
 DESCRIBED: Final = (
-    "group",
-    "type",
-    "state",
-    "assignor",
-    "member",
-    "client_id",
-    "host",
-    "instance_id",
-    "partitions",
-    "target",
+    *("group", "type", "state", "assignor"),
+    *("member", "client_id", "host", "instance_id", "partitions", "target"),
 )
 
 
@@ -111,26 +97,19 @@ def _described(found: tuple[DescribedGroup, ...]) -> Result:
     )
 
 
-def _members(one: DescribedGroup) -> Iterator[dict[str, str | None]]:
+def _members(one: DescribedGroup) -> Iterator[Row]:
     """Yield a line for each member, and one for a group without any."""
-    seen = one.seen
-    group: dict[str, str | None] = {
-        "group": seen.group,
-        "type": seen.type,
-        "state": seen.state,
-        "assignor": seen.assignor,
-    }
+    group = {**dict.fromkeys(DESCRIBED), **one.to_json()}
     for member in one.members:
-        yield group | {
-            "member": "foreign" if member.member is None else str(member.member),
-            "client_id": member.seen.client_id,
-            "host": member.seen.host.removeprefix("/"),
-            "instance_id": member.seen.instance_id,
-            "partitions": compact(sorted(member.seen.partitions)),
-            "target": None if member.seen.target is None else compact(sorted(member.seen.target)),
+        yield {
+            **group,
+            **member.to_json(),
+            "member": member.member or "foreign",
+            "partitions": compact(member.seen.partitions),
+            "target": None if member.seen.target is None else compact(member.seen.target),
         }
     if not one.members:
-        yield group | dict.fromkeys(DESCRIBED[len(group) :])
+        yield group
 
 
 @app.command()
@@ -163,16 +142,7 @@ def assignment(
         int | None,
         typer.Option(min=1, help="Assume N members in every group, instead of the spec's number.", show_default=False),
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store",
-            envvar="KCR_STORE_URL",
-            metavar="URL",
-            help="The region store; needed with REGION.",
-            show_default=False,
-        ),
-    ] = None,
+    store: options.OptionalUrl = None,
     output: options.Output = None,
 ) -> None:
     """Preview the assignment of partitions before scaling; change nothing.

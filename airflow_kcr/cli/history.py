@@ -111,27 +111,25 @@ def verify(
 
     Example: kcr verify flights
     """
+    from airflow_kcr.api.views import AnswerColumns
+
     with region_of(name, store) as region:
         verdict, progress = region.verify(), region.show().liveness
-    rows = [
-        {"invariant": v.invariant, "detail": v.detail, "events": " ".join(map(str, v.events))}
-        for v in verdict.violations
-    ]
-    answer = Result(
+    found = verdict.violations
+    answer = replace(
+        listed(AnswerColumns("invariant", "detail", "events"), found),
         document=verdict.to_json() | {"progress": progress.text()},
-        columns=("invariant", "detail", "events"),
-        rows=rows,
         facts={
             "region": name,
             "after": f"event {verdict.after}" if verdict.after else "the beginning",
             "checked_events": verdict.checked_events,
             "checked_batches": verdict.checked_batches,
-            "verdict": f"{len(rows)} violation(s)" if rows else "consistent",
+            "verdict": f"{len(found)} violation(s)" if found else "consistent",
             "progress": progress.text(),
         },
     )
     show(answer, output)
-    if rows:
+    if found:
         raise typer.Exit(1)
 
 
@@ -201,4 +199,4 @@ def repeated(name: Name, store: Url, group: Group = None, output: Output = None)
     with region_of(name, store) as region:
         found = region.repeated(group=group)
     facts = {cause: f"{offsets:,} offsets started again" for cause, offsets in by_cause(found).items()}
-    show(replace(listed(Repetition, found, f"region {name} has started nothing twice"), facts=facts), output)
+    show(replace(listed(Repetition.shown, found, f"region {name} has started nothing twice"), facts=facts), output)

@@ -60,31 +60,17 @@ def complete_regions(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names_for_completion(context.params.get("store")) if name.startswith(incomplete)]
 
 
-Url = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        envvar="KCR_STORE_URL",
-        metavar="URL",
-        help="The region store, postgresql://USER@HOST/DATABASE. Put passwords in PGPASSWORD, a passfile or "
-        "KCR_STORE_URL.",
-        show_default=False,
-        show_envvar=True,
-        callback=_warned_of_password,
-    ),
-]
-OptionalUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="KCR_STORE_URL",
-        metavar="URL",
-        help="The region store, postgresql://USER@HOST/DATABASE.",
-        show_default=False,
-        show_envvar=True,
-        callback=_warned_of_password,
-    ),
-]
+_STORE: Final = typer.Option(
+    "--store",
+    envvar="KCR_STORE_URL",
+    metavar="URL",
+    help="The region store, postgresql://USER@HOST/DATABASE. Put passwords in PGPASSWORD, a passfile or KCR_STORE_URL.",
+    show_default=False,
+    show_envvar=True,
+    callback=_warned_of_password,
+)
+Url = Annotated[str, _STORE]
+OptionalUrl = Annotated[str | None, _STORE]
 Output = Annotated[
     OutputFormat | None,
     typer.Option(

@@ -134,9 +134,9 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
             for sequence in sequences
         ]
     if compare is None:
-        show(listed(RecomputationView, views), output)
+        show(listed(RecomputationView.shown, views), output)
     else:
-        show(listed(OutputComparison, [one for view in views for one in view.comparisons]), output)
+        show(listed(OutputComparison.shown, [one for view in views for one in view.comparisons]), output)
 
 
 def _output(into: str | None, compare: str | None, replace: Replace) -> RecomputedOutput:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -73,7 +74,7 @@ def list_(store: Url, output: Output = None) -> None:
 
     with store_of(store) as found:
         empty = "there is no region in this store yet; `kcr region apply -f FILE` makes one"
-        show(listed(RegionSummary, regions(found), empty), output)
+        show(listed(RegionSummary.shown, regions(found), empty), output)
 
 
 @app.command("show")
@@ -103,7 +104,7 @@ def lag(name: Name, store: Url, output: Output = None) -> None:
     from airflow_kcr.api import Lag
 
     with region_of(name, store) as region:
-        show(listed(Lag, region.lag(), f"region {name} has no partition yet: none of its topics exists"), output)
+        show(listed(Lag.shown, region.lag(), f"region {name} has no partition yet: none of its topics exists"), output)
 
 
 @app.command(help=verbs.START.help)
@@ -134,6 +135,21 @@ def start(
         _show_when(region, verbs.START if wait else None, timeout, output)
 
 
+def _killed(region: Region) -> str:
+    view = region.show()
+    restore_point = (
+        "its start positions" if view.restore_point is None else f"its restore point (sequence {view.restore_point})"
+    )
+    return (
+        f"region {region.name} is killed: epoch {view.epoch} voids running batches, members leave by themselves, "
+        f"the next start resumes at {restore_point}"
+    )
+
+
+_NOTES: Final[Mapping[Verb, Callable[[Region], str]]] = {verbs.KILL: _killed}
+"""What a person is told once a verb was asked."""
+
+
 def _steered_by(verb: Verb) -> Callable[..., None]:
     """Return the command of a verb that needs no more than the region's name."""
 
@@ -143,6 +159,8 @@ def _steered_by(verb: Verb) -> Callable[..., None]:
         require_wait(wait, timeout)
         with region_of(name, store) as region:
             region.ask(verb)
+            if verb in _NOTES:
+                note(_NOTES[verb](region))
             _show_when(region, verb if wait else None, timeout, output)
 
     return steer
@@ -192,25 +210,6 @@ def drain(
             with progress(name) as on_progress:
                 asked = region.wait_for_checkpoint(asked.request.request_id, timeout, on_progress)
         show(checkpoint_request(asked), output)
-
-
-@app.command(help=verbs.KILL.help)
-@reported
-def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Kill a region, and say what that means; its help is the verb's."""
-    require_wait(wait, timeout)
-    with region_of(name, store) as region:
-        view = region.kill()
-        restore_point = (
-            "its start positions"
-            if view.restore_point is None
-            else f"its restore point (sequence {view.restore_point})"
-        )
-        note(
-            f"region {name} is killed: epoch {view.epoch} voids running batches, members leave by themselves, "
-            f"the next start resumes at {restore_point}"
-        )
-        _show_when(region, verbs.KILL if wait else None, timeout, output)
 
 
 @app.command()
@@ -295,6 +294,7 @@ def output_(
     Example: kcr region output flights --delete
     """
     from airflow_kcr.api.regions import opened
+    from airflow_kcr.api.views import AnswerColumns
     from airflow_kcr.protocol.values import region_name
     from airflow_kcr.sinks.contract import Choice
     from airflow_kcr.sinks.outputs import outputs, settle
@@ -305,14 +305,8 @@ def output_(
     with opened(store) as found:
         place, settings = region_name(name), settings_of(conf)
         rows = settle(found, place, chosen[0], settings) if chosen else outputs(found, place, settings)
-    shown = [{c: getattr(row, c) for c in OUTPUT} for row in rows]
-    answer = Result(
-        document={"region": name, "sinks": [row | {"earlier": list(row["earlier"])} for row in shown]},
-        columns=OUTPUT,
-        rows=[row | {"earlier": ", ".join(row["earlier"])} for row in shown],
-        empty=f"region {name} has no sink",
-    )
-    show(answer, output)
+    answer = listed(AnswerColumns(*OUTPUT), rows, f"region {name} has no sink")
+    show(replace(answer, document={"region": name, "sinks": answer.document}), output)
 
 
 def _what_it_has(region: Region) -> str:

@@ -300,20 +300,17 @@ def _listed(found: Sequence[ResetView], empty: str) -> Result:
     """Lay out the resets of a region."""
     from airflow_kcr.api import ResetView
 
-    answer = listed(ResetView, found, empty)
-    brief = [{"attempts": len(view.attempts), "undone": " ".join(map(str, view.undone))} for view in found]
-    return replace(answer, rows=[{**row, **own} for row, own in zip(answer.rows, brief, strict=True)])
+    answer = listed(ResetView.shown, found, empty)
+    rows = [{**row, "attempts": len(view.attempts)} for row, view in zip(answer.rows, found, strict=True)]
+    return replace(answer, rows=rows)
 
 
 def shown(view: ResetView) -> Result:
     """Lay out one reset with its attempts."""
     from airflow_kcr.api.reset_views import ATTEMPT
-    from airflow_kcr.api.views import document_of
 
     document = view.to_json()
     facts = {name: value for name, value in document.items() if name != "attempts"} | {
         "skip": ", ".join(f"{p} at {o}" for p, o in view.asked.skip.items()) if view.asked is not None else "",
-        "undone": ", ".join(map(str, view.undone)),
     }
-    rows = [document_of(ATTEMPT.facts(one, ATTEMPT.data)) for one in view.attempts]
-    return Result(document=document, columns=ATTEMPT.data, rows=rows, facts=facts)
+    return replace(listed(ATTEMPT, view.attempts), document=document, facts=facts)

@@ -9,14 +9,16 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from airflow_kcr.api.views import View
+    from airflow_kcr.api.views import AnswerColumns
+
+A = TypeVar("A")
 
 
 class OutputFormat(StrEnum):
@@ -54,15 +56,12 @@ class Result:
     """What to say, on standard error, to a person who gets a table without rows."""
 
 
-def listed(kind: type[View], answers: Sequence[View], empty: str = "") -> Result:
+def listed(shown: AnswerColumns[A], answers: Sequence[A], empty: str = "") -> Result:
     """Return answers of one kind, a row for each."""
-    from airflow_kcr.api.views import document_of
-
-    shown = kind.shown
     return Result(
-        document=[one.to_json() for one in answers],
+        document=[shown.document(one) for one in answers],
         columns=shown.data,
-        rows=[document_of(shown.facts(one, {*shown.data, *shown.table})) for one in answers],
+        rows=[shown.document(one, {*shown.data, *shown.table}) for one in answers],
         table=shown.table,
         empty=empty,
     )
@@ -103,6 +102,8 @@ def plain(value: object) -> str:
             return "-"
         case bool():
             return "yes" if value else "no"
+        case list():
+            return ", ".join(map(str, value))
         case _:
             return str(value)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.group import CHECKED
 from airflow_kcr.cli.inputs import spec_in
 from airflow_kcr.cli.options import OptionalUrl, Output, Url
-from airflow_kcr.cli.results import Result, show
+from airflow_kcr.cli.results import Result, listed, show
 
 if TYPE_CHECKING:
     from airflow_kcr.store.schema_upgrade import SchemaStatus
@@ -84,12 +83,12 @@ def doctor(
 
     Example: kcr doctor -f flights.yaml
     """
+    from airflow_kcr.api.views import AnswerColumns
     from airflow_kcr.driver.doctor import examine
     from airflow_kcr.protocol.evidence import CheckVerdict
 
     spec = None if file is None else spec_in(file)
     found = list(examine(spec, store))
-    rows = [{**asdict(one), "verdict": str(one.verdict)} for one in found]
-    show(Result(document=rows, columns=CHECKED, rows=rows), output)
+    show(listed(AnswerColumns(*CHECKED), found), output)
     if any(one.verdict in {CheckVerdict.FAILED, CheckVerdict.UNKNOWN} for one in found):
         raise typer.Exit(1)
