@@ -21,7 +21,7 @@ from airflow_kcr.protocol.values import GroupId, region_name
 from airflow_kcr.settings import is_secret, secrets_in
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR
-from airflow_kcr.triggers.waits import RegionTrigger
+from airflow_kcr.triggers.waits import WaitingTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -70,7 +70,7 @@ _FOR_EVER: Final = timedelta(days=3650)
 _HALF_AN_HOUR: Final = timedelta(minutes=30)
 
 
-class ApplicationOperator(OfRegion, SparkSubmitOperator):
+class ApplicationOperator(WaitingTask, SparkSubmitOperator):
     """Starts an application of a region's members; its arguments are those that `KcrConsumeOperator` explains.
 
     Args:
@@ -148,16 +148,7 @@ class ApplicationOperator(OfRegion, SparkSubmitOperator):
         if submit.application is None:
             context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
         self.log.info("the cluster has taken the application %s", submit.accepted)
-        self.defer(
-            trigger=RegionTrigger.waiting(
-                kcr_conn_id=self.kcr_conn_id,
-                region=self.region,
-                waiting_for=goal,
-                deadline=self.execution_timeout or _FOR_EVER,
-            ),
-            method_name=then,
-            kwargs=kept or None,
-        )
+        self.give_up_slot(goal, _FOR_EVER, then=then, kept=kept)
 
     def submission(self, spec: RegionSpec, groups: Iterable[GroupId], name: str, *arguments: str) -> Submission:
         """Return what is submitted: `kcr` with these arguments, and what the sinks of groups need.

@@ -14,8 +14,8 @@ from airflow_kcr.goals import Goal
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
 from airflow_kcr.protocol.values import format_instant, parse_instant
-from airflow_kcr.triggers.payloads import TriggerAnswer, waiting_for_from_json
-from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
+from airflow_kcr.triggers.payloads import waiting_for_from_json
+from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, WaitingTask
 from airflow_kcr.verbs import Verb
 
 if TYPE_CHECKING:
@@ -49,11 +49,8 @@ PATIENCE: Final = timedelta(seconds=1.5)
 To be deferred and resumed takes longer than an idle checkpoint.
 """
 
-BACKSTOP: Final = timedelta(seconds=60)
-"""How much later than the trigger Airflow itself gives up: this counts only if no triggerer runs."""
 
-
-class WaitingOperator(RegionOperator):
+class WaitingOperator(WaitingTask, RegionOperator):
     """An operator that asks something of a region, and waits until it is done.
 
     It polls first, so that what is done already costs no deferral. Airflow resumes a deferred task a second or two
@@ -118,8 +115,8 @@ class WaitingOperator(RegionOperator):
         Raises:
             AirflowFailException, AirflowException: as for `execute`.
         """
+        self.require_reached(event)
         with translated():
-            TriggerAnswer.from_json(event).require_reached()
             again = None if waiting_for is None else waiting_for_from_json(waiting_for)
         if not isinstance(again, Goal):
             return self.execute(context)
@@ -143,22 +140,8 @@ class WaitingOperator(RegionOperator):
             return self.answer(context, region)
         self.log.info("%s", missing)
         began = asked_at or now
-        self.defer(
-            trigger=RegionTrigger.waiting(
-                kcr_conn_id=self.kcr_conn_id,
-                region=self.region,
-                waiting_for=goal,
-                deadline=self._longest,
-                asked_at=format_instant(began),
-            ),
-            method_name="resume",
-            kwargs={"waiting_for": goal.to_json(), "asked_at": format_instant(began)},
-            timeout=self._longest + BACKSTOP,
-        )
-
-    @property
-    def _longest(self) -> timedelta:
-        return self.timeout if self.execution_timeout is None else min(self.timeout, self.execution_timeout)
+        kept = {"waiting_for": goal.to_json(), "asked_at": format_instant(began)}
+        self.give_up_slot(goal, self.timeout, since=began, kept=kept)
 
     def _wait_here(self, region: Region, goal: Goal) -> None:
         said = ""
@@ -169,7 +152,7 @@ class WaitingOperator(RegionOperator):
                 said = str(progress)
                 self.log.info("%s", said)
 
-        region.wait_for(goal, self._longest, tell)
+        region.wait_for(goal, self.at_most(self.timeout), tell)
 
 
 class StateOperator(WaitingOperator):

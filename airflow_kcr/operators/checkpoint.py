@@ -18,13 +18,11 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.goals import CheckpointCommitted, RequestPublished
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, RegionOperator, WaitingOperator, sequence_of
 from airflow_kcr.operators.events import document, outlets_of, settled
 from airflow_kcr.operators.intervals import boundary_of, remarks
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.settings import secrets_in
-from airflow_kcr.triggers.payloads import TriggerAnswer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -83,8 +81,7 @@ class KcrDrainOperator(WaitingOperator):
 
         A checkpoint that a reset has undone meanwhile is asked for again, under the same name.
         """
-        with translated():
-            TriggerAnswer.from_json(event).require_reached()
+        self.require_reached(event)
         with self.lent(context) as region:
             row, previous = region.answered(kcr.request_id(context))
         if row is None or row.published_at is None or not row.is_current:

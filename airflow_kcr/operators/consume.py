@@ -17,7 +17,6 @@ from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.application import ApplicationOperator
 from airflow_kcr.protocol.values import GroupId, region_name
-from airflow_kcr.triggers.payloads import TriggerAnswer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -129,8 +128,7 @@ class KcrConsumeOperator(ApplicationOperator):
         Raises:
             AirflowException: it has ended while the region continues.
         """
-        with translated():
-            TriggerAnswer.from_json(event).require_reached()
+        self.require_reached(event)
 
     def on_kill(self) -> None:
         """Have the application drain and end; it has not happened yet when this returns."""

@@ -15,6 +15,7 @@ from airflow_kcr.protocol.values import format_instant
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
+    from airflow.sdk.types import OutletEventAccessorProtocol
 
     from airflow_kcr.api import CheckpointView, Region
     from airflow_kcr.protocol.region.rows import Checkpoint
@@ -66,14 +67,11 @@ def revised(task: BaseOperator, context: Context, region: Region, sequence: int,
         sequence: the checkpoint's.
         is_rerun: whether the event has the checkpoint's partition key, so that DAGs downstream run for it again.
     """
-    row, asset = region.checkpoints.show(sequence).checkpoint, region_asset(region.name)
+    row = region.checkpoints.show(sequence).checkpoint
     task.log.info("Checkpoint %d of region %s was recomputed; revision %d", row.sequence, region.name, row.revision)
-    task.outlets = [*(one for one in task.outlets if one != asset), asset]
-    published = _published(region, row)
-    event = context["outlet_events"][asset]
-    event.extra = dict(published.to_json())
+    event, partition_key = _event(task, context, region, row)
     if is_rerun:
-        event.add_partitions(published.partition_key)
+        event.add_partitions(partition_key)
     return document(region.name, row)
 
 
@@ -95,24 +93,27 @@ def _repaired(task: BaseOperator, region: Region, view: CheckpointView) -> Check
 
 
 def _emit(task: BaseOperator, context: Context, region: Region, view: CheckpointView) -> None:
-    row, asset = view.checkpoint, region_asset(region.name)
-    published = _published(region, row)
-    # The author's outlets, and at most this one. Airflow emits an event of each when the task has succeeded, and
-    # asks for them only then: the asset of a name that was a template is among them too.
-    task.outlets = [one for one in task.outlets if one != asset]
     first, asked = next(iter(view.runs), None), kcr.requester(context)
     runs = {(one.dag_id, one.run_id) for one in view.runs}
     if first is not None and (asked.dag_id, asked.run_id) in runs - {(first.dag_id, first.run_id)}:
         task.log.info("Its event is that of run %s of DAG %s, which asked first", first.run_id, first.dag_id)
+        task.outlets = [one for one in task.outlets if one != region_asset(region.name)]
         return
-    task.outlets = [*task.outlets, asset]
-    event = context["outlet_events"][asset]
-    event.extra = dict(published.to_json())
-    event.add_partitions(published.partition_key)
+    event, partition_key = _event(task, context, region, view.checkpoint)
+    event.add_partitions(partition_key)
 
 
-def _published(region: Region, row: Checkpoint) -> PublishedCheckpoint:
-    return PublishedCheckpoint(
+def _event(
+    task: BaseOperator, context: Context, region: Region, row: Checkpoint
+) -> tuple[OutletEventAccessorProtocol, str]:
+    """Return the event of a checkpoint, which the task now emits, and the partition key of the checkpoint.
+
+    Airflow emits an event of each outlet when the task has succeeded, and asks for them only then: the author's are
+    among them, and the asset of a name that was a template too.
+    """
+    asset = region_asset(region.name)
+    task.outlets = [*(one for one in task.outlets if one != asset), asset]
+    published = PublishedCheckpoint(
         region=region.name,
         region_id=region.region_id(),
         timeline=int(row.timeline),
@@ -121,6 +122,9 @@ def _published(region: Region, row: Checkpoint) -> PublishedCheckpoint:
         digest=row.digest,
         revision=row.revision,
     )
+    event = context["outlet_events"][asset]
+    event.extra = dict(published.to_json())
+    return event, published.partition_key
 
 
 def document(region: str, row: Checkpoint) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from airflow_kcr.operators.intervals import boundary_of, interval_of, remarks
 from airflow_kcr.operators.recomputing import RecomputingOperator
 from airflow_kcr.operators.region import read_spec
 from airflow_kcr.protocol.values import GroupId, RequestId, format_instant
-from airflow_kcr.triggers.payloads import TriggerAnswer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -147,8 +146,7 @@ class KcrIntervalOperator(RecomputingOperator):
             AirflowFailException: there will be no checkpoint.
             AirflowException: the application has ended before the run was over.
         """
-        with translated():
-            TriggerAnswer.from_json(event).require_reached()
+        self.require_reached(event)
         with self.lent(context) as region:
             return self._returned(context, region)
 

@@ -15,7 +15,6 @@ from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.application import ApplicationOperator
 from airflow_kcr.operators.events import revised
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RequestId
-from airflow_kcr.triggers.payloads import TriggerAnswer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -128,8 +127,7 @@ class RecomputingOperator(ApplicationOperator):
             AirflowFailException: it can't be done.
             AirflowException: the application has ended before it was.
         """
-        with translated():
-            TriggerAnswer.from_json(event).require_reached()
+        self.require_reached(event)
         with self.lent(context) as region:
             done = self._wanted(region, sequence, request_id).done()
             if done is None:

@@ -88,35 +88,28 @@ def reset_params(groups: Sequence[str] = (), *, consent_upsert: bool = False) ->
             title="Records to skip",
             description="Records that are never processed, as TOPIC:PARTITION:OFFSET; one a line.",
         ),
-        "forward": Param(
-            False,
-            type="boolean",
-            title="Forward",
-            description="Allow a checkpoint of another timeline; the records in between are skipped.",
+        "forward": _switch("Forward", "Allow a checkpoint of another timeline; the records in between are skipped."),
+        "allow_partial": _switch(
+            "Allow partial", "Allow an incomplete checkpoint; the plan fills its gaps and marks them."
         ),
-        "allow_partial": Param(
-            False,
-            type="boolean",
-            title="Allow partial",
-            description="Allow an incomplete checkpoint; the plan fills its gaps and marks them.",
+        "force": _switch(
+            "Force",
+            "Don't drain first, the only way from a halted or starting region; consumers in the groups are then not "
+            "checked.",
         ),
-        "force": Param(
-            False,
-            type="boolean",
-            title="Force",
-            description="Don't drain first, the only way from a halted or starting region; consumers in the groups "
-            "are then not checked.",
-        ),
-        "consent_upsert": Param(
-            consent_upsert,
-            type="boolean",
-            title="Consent to upsert",
-            description="Accept that the tables of mode upsert that the plan names can't be restored.",
+        "consent_upsert": _switch(
+            "Consent to upsert",
+            "Accept that the tables of mode upsert that the plan names can't be restored.",
+            default=consent_upsert,
         ),
         "reason": Param(
             None, type=["string", "null"], title="Reason", description="Why; others find it in the history."
         ),
     }
+
+
+def _switch(title: str, description: str, *, default: bool = False) -> Param:
+    return Param(default, type="boolean", title=title, description=description)
 
 
 def reason_param(reason: object) -> Param:

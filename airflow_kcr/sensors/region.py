@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
@@ -14,10 +14,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, TimedOut
 from airflow_kcr.goals import CheckpointExists, RegionReaches, WaitingFor
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
-from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, checked_instant, format_instant, parse_instant
+from airflow_kcr.hooks.kcr import KcrHook, translated
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, checked_instant, parse_instant
 from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, TriggerAnswer
-from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, RegionTrigger
+from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, WaitingTask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     from airflow_kcr.api import Progress
 
 
-BACKSTOP: Final = timedelta(seconds=60)
-"""How much later than the trigger Airflow itself gives up: this counts only if no triggerer runs."""
-
-
-class RegionSensor(OfRegion, BaseSensorOperator):
+class RegionSensor(WaitingTask, BaseSensorOperator):
     """A sensor of one region.
 
     `timeout` counts from the first poll, `soft_fail` makes whatever would fail the task a skip, as for every sensor;
@@ -90,21 +86,8 @@ class RegionSensor(OfRegion, BaseSensorOperator):
             missing, now = self._probe(wanted)
         if missing is None and now is not None:
             return
-        longest = timedelta(seconds=self.timeout)
-        if self.execution_timeout is not None:
-            longest = min(longest, self.execution_timeout)
         self.log.info("%s", missing or "waiting for Kafka")
-        self.defer(
-            trigger=RegionTrigger.waiting(
-                kcr_conn_id=self.kcr_conn_id,
-                region=self.region,
-                waiting_for=wanted,
-                deadline=longest,
-                asked_at="" if now is None else format_instant(now),
-            ),
-            method_name="resume",
-            timeout=longest + BACKSTOP,
-        )
+        self.give_up_slot(wanted, timedelta(seconds=self.timeout), since=now)
 
     def resume(self, context: Context, event: Mapping[str, object]) -> None:
         """End as the trigger says.

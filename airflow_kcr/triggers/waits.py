@@ -15,11 +15,11 @@ import asyncio
 import contextvars
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeAlias
 from weakref import WeakKeyDictionary
 
 from airflow.sdk import conf
@@ -27,8 +27,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.goals import MembersEnded, WaitingFor
-from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.protocol.values import parse_instant, region_name
+from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
+from airflow_kcr.protocol.values import format_instant, parse_instant, region_name
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer, waiting_for_from_json
 
 if TYPE_CHECKING:
@@ -284,6 +284,64 @@ trigger has fired before a busy scheduler has heard that the task gave its slot 
 whatever waits here may be tried again: it asks under the same name."""
 
 
+BACKSTOP: Final = timedelta(seconds=60)
+"""How much later than the trigger Airflow itself gives up: this counts only if no triggerer runs."""
+
+
+class WaitingTask(OfRegion):
+    """A task of one region that gives its slot up while it waits."""
+
+    if TYPE_CHECKING:  # Airflow's, of which it is made an operator or a sensor
+        execution_timeout: timedelta | None
+        defer: Callable[..., NoReturn]
+
+    def at_most(self, longest: timedelta) -> timedelta:
+        """Return how long to wait; a shorter `execution_timeout` counts, which Airflow applies to no deferred task."""
+        return longest if self.execution_timeout is None else min(longest, self.execution_timeout)
+
+    def give_up_slot(
+        self,
+        waiting_for: WaitingFor,
+        longest: timedelta,
+        *,
+        then: str = "resume",
+        since: datetime | None = None,
+        kept: Mapping[str, object] | None = None,
+    ) -> NoReturn:
+        """Go on in a method once a region is what is waited for, or that is over otherwise.
+
+        Args:
+            waiting_for: what for.
+            longest: how long, as for `at_most`.
+            then: the method; it is given the trigger's event.
+            since: the store's clock when the task began to wait; None: that counts from the trigger's start.
+            kept: what the method is given beside the event, as JSON.
+        """
+        deadline = self.at_most(longest)
+        self.defer(
+            trigger=RegionTrigger(
+                kcr_conn_id=self.kcr_conn_id,
+                region=self.region,
+                waiting_for=waiting_for.to_json(),
+                deadline=deadline.total_seconds(),
+                asked_at="" if since is None else format_instant(since),
+            ),
+            method_name=then,
+            kwargs=dict(kept) if kept else None,
+            timeout=deadline + BACKSTOP,
+        )
+
+    def require_reached(self, event: Mapping[str, object]) -> None:
+        """Return if what was waited for was reached, by the trigger's event.
+
+        Raises:
+            AirflowFailException: it can't be reached; a retry can't help.
+            AirflowException: it was not reached in time, or the store was away.
+        """
+        with translated():
+            TriggerAnswer.from_json(event).require_reached()
+
+
 class RegionTrigger(BaseTrigger):
     """Waits until a region is what a task waits for, and says how that ended: one event, `payloads.TriggerAnswer`.
 
@@ -309,19 +367,6 @@ class RegionTrigger(BaseTrigger):
         self.waiting_for = dict(waiting_for)
         self.deadline = deadline
         self.asked_at = asked_at
-
-    @classmethod
-    def waiting(
-        cls, *, kcr_conn_id: str, region: str, waiting_for: WaitingFor, deadline: timedelta, asked_at: str = ""
-    ) -> RegionTrigger:
-        """Return the trigger that waits for a payload; see the class."""
-        return cls(
-            kcr_conn_id=kcr_conn_id,
-            region=region,
-            waiting_for=waiting_for.to_json(),
-            deadline=deadline.total_seconds(),
-            asked_at=asked_at,
-        )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the trigger is recreated from."""
