@@ -57,7 +57,6 @@ def test_no_module_is_needed_by_what_it_needs() -> None:
 ADMIN_CLIENTS = {
     "kafka/calls.py",  # imported by the child of `kafka.admin_process` alone, as import-linter sees to
     "kafka/questions.py",  # what that child is asked
-    "embedded/demo/judgement.py",  # the process of the demo, which hosts no member
     "embedded/flights/producer.py",  # a process of the demo, which makes the topic that it fills and hosts no member
 }
 """What may name the class. Around an outage librdkafka can end the process that made one, with the members in it. The

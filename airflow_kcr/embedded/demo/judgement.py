@@ -1,7 +1,7 @@
 """Whether the demo came out right: each data interval, each offset and each record against what Kafka itself says.
 
-Kafka is asked without the region's store and without this project's clients of the region: the records of each interval
-are counted by the timestamps that the broker gave them, and the group's offsets are those that an admin client lists.
+Kafka is asked without the region's store: the records of each interval are counted by the timestamps that the broker
+gave them, and the group's offsets are those that an admin client lists.
 """
 
 from __future__ import annotations
@@ -16,21 +16,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
 from airflow_kcr.api import Region, opened
 from airflow_kcr.embedded.demo.play import BUILD, CHECKPOINT, EVERY, ONCE, REASON, REGION, RESET, Play
 from airflow_kcr.embedded.flights import data
-from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.producer import TOPIC, Produced
 from airflow_kcr.embedded.flights.result import FlightsJudgement, judge
 from airflow_kcr.embedded.jars import resolve, spark_connector
 from airflow_kcr.embedded.services import FLIGHTS_OUTPUT
-from airflow_kcr.errors import ServiceFailed
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Committed, Outcome
-from airflow_kcr.protocol.values import GroupPartition, Offset, RegionName
+from airflow_kcr.protocol.values import Offset, RegionName
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.spark.session import SparkSettings, open_session
 
@@ -48,7 +44,6 @@ _SPARK: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
-_HELD_WITHIN: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +131,7 @@ def judged(play: Play) -> DemoVerdict:
             f"{result.unlike_source} unlike those from the source",
         ),
         _duplicates(result, batches),
-        _kafka(play, newest, offsets),
+        held_by_kafka(play.region, newest),
         DemoCheck(
             "commits",
             newest.committed is Committed.YES and not states[Committed.NO],
@@ -253,33 +248,17 @@ def repeated(batch: Batch) -> Counter[str]:
 # -- offsets and history -----------------------------------------------------------------------------------------------
 
 
-def _kafka(play: Play, newest: Checkpoint, offsets: dict[GroupPartition, Offset]) -> DemoCheck:
-    """Whether Kafka holds what the newest checkpoint has."""
-    stored = Counter({(str(place.topic), place.partition): int(offset) for place, offset in offsets.items()})
-    held = Counter(committed_offsets(play.stage.bootstrap, GROUP))
+def held_by_kafka(region: Region, newest: Checkpoint) -> DemoCheck:
+    """Return whether Kafka holds what the newest checkpoint has, as `kcr checkpoint compare` shows it."""
+    found = region.checkpoints.compare(newest.sequence)
     # A partition that never had a record may be without an entry; its offset is 0 either way.
-    differing = sorted(place for place in stored.keys() | held.keys() if stored[place] != held[place])
+    differing = [str(one.partition) for one in found if one.offset != (one.committed or 0)]
     return DemoCheck(
         "committed offsets",
         not differing,
-        f"{len(stored)} partitions, {held.total():,} records committed; "
-        + (f"different: {differing}" if differing else f"the same as in checkpoint {newest.sequence}"),
+        f"{len(found)} partitions, {sum(one.committed or 0 for one in found):,} records committed; "
+        + (f"different: {', '.join(differing)}" if differing else f"the same as in checkpoint {newest.sequence}"),
     )
-
-
-def committed_offsets(bootstrap: str, group: str) -> dict[tuple[str, int], int]:
-    """Return the offsets that Kafka holds for a group, by topic and partition.
-
-    Raises:
-        ServiceFailed: the broker does not answer, or refuses.
-    """
-    asked = ConsumerGroupTopicPartitions(group)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    try:
-        held = admin.list_consumer_group_offsets([asked], request_timeout=_HELD_WITHIN)[group].result()
-    except KafkaException as error:
-        raise ServiceFailed(f"Kafka does not tell the offsets of group {group}: {error}") from error
-    return {(row.topic, row.partition): row.offset for row in held.topic_partitions or () if row.offset >= 0}
 
 
 # -- what was done to it -----------------------------------------------------------------------------------------------

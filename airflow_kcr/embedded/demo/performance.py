@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from airflow_kcr.api import Region
+from airflow_kcr.api.group_readers import reader_with
 from airflow_kcr.embedded import jars, services
 from airflow_kcr.embedded.demo.judgement import DemoVerdict, judged
 from airflow_kcr.embedded.demo.play import BEFORE_RESET, EVERY, REGION, Play, declare, producing
@@ -54,7 +55,10 @@ def _played(phase: Audience, stage: Stage) -> DemoVerdict:
         stage.start(without={"airflow", "spark"})
     with phase("declare the region"):
         since = declare(stage)
-    with producing(stage) as end, Region(REGION, stage.store_url) as region:
+    with (
+        producing(stage) as end,
+        Region(REGION, stage.store_url, clusters=lambda *_: reader_with(stage.kafka)) as region,
+    ):
         with phase("start Airflow"):
             stage.start_airflow(since=since, every=EVERY)
         with stage.client("editor") as editor:

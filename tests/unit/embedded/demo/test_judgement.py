@@ -7,11 +7,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_kcr.embedded.demo.judgement import DemoCheck, DemoVerdict, Interval, interval_ends, repeated
+from airflow_kcr.api import Region
+from airflow_kcr.embedded.demo.judgement import (
+    DemoCheck,
+    DemoVerdict,
+    Interval,
+    held_by_kafka,
+    interval_ends,
+    repeated,
+)
 from airflow_kcr.embedded.flights.producer import Produced
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, Range, TopicName
 from tests.support.documents import sample
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GROUP = GroupId("etl")
@@ -72,3 +82,17 @@ def test_the_last_interval_is_the_one_that_ends_at_the_last_boundary() -> None:
 )
 def test_the_ledger_says_what_of_a_batch_was_processed_again(row: Batch, found: dict[str, int]) -> None:
     assert repeated(row) == found
+
+
+def test_what_kafka_holds_is_what_the_newest_checkpoint_has(driver: Driver) -> None:
+    driver.up()
+    driver.process(width=100)
+    driver.checkpoint("n")
+    cluster = FakeCluster(held={driver.partition(n): 100 for n in range(4)})
+    region = Region(driver.name, driver.store, clusters=cluster.clusters)
+    newest = region.checkpoints.show(2).checkpoint
+    told = held_by_kafka(region, newest)
+    assert (told.passed, told.detail) == (True, "4 partitions, 400 records committed; the same as in checkpoint 2")
+    del cluster.held[driver.partition(0)]
+    told = held_by_kafka(region, newest)
+    assert (told.passed, told.detail) == (False, "4 partitions, 300 records committed; different: g/t-0")
