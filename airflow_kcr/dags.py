@@ -415,18 +415,17 @@ def _instants(
     Those of the region, which the DAG's own schedule may repeat but not contradict.
     """
     checkpoint = spec.checkpoint
-    own = Every(checkpoint.every) if checkpoint.every is not None else None
-    own_or_cron = CronSchedule(checkpoint.cron, checkpoint.timezone) if checkpoint.cron is not None else own
+    own = checkpoint.schedule
     if schedule is None:
-        return own_or_cron
+        return own
     given = _read(schedule, checkpoint.timezone, start_date)
-    if own_or_cron is None or given == own_or_cron:
+    if own is None or given == own:
         return given
     field = "checkpoint.every" if checkpoint.every is not None else "checkpoint.cron"
-    for dags, regions in zip(_first(given, start_date), _first(own_or_cron, start_date), strict=True):
+    for dags, regions in zip(_first(given, start_date), _first(own, start_date), strict=True):
         if dags != regions:
             raise ConfigurationError(
-                f"schedule: {_told(given)} contradicts {field} of region {spec.region}, {_told(own_or_cron)}: from "
+                f"schedule: {_told(given)} contradicts {field} of region {spec.region}, {_told(own)}: from "
                 f"{start_date.isoformat()} on the DAG's data intervals end at {dags.isoformat()} where the region is "
                 f"checkpointed at {regions.isoformat()}; leave the schedule out, or make them the same (a time "
                 "between two checkpoints "

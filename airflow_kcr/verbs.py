@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """Something that is asked of a region."""
+    """Something that is asked of a region; one that more is asked by than its goal has a command of its own."""
 
     name: str
     """The command's, after `kcr region`."""
@@ -30,16 +30,18 @@ class Verb:
     help: str
     """The command's."""
 
-    kills: bool = False
-    """Whether the region gets there without a checkpoint."""
-
     def command(self, requester: Requester) -> Command[Region]:
-        """Return what the region's rules are asked."""
-        from airflow_kcr.protocol.region.commands import ChangeDesiredState, KillRegion
+        """Return what the region's rules are asked: to bring it to the goal."""
+        from airflow_kcr.protocol.region.commands import ChangeDesiredState
 
-        if self.kills:
-            return KillRegion(requester=requester)
         return ChangeDesiredState(desired_state=self.goal.state, requester=requester)
+
+
+class _Kill(Verb):
+    def command(self, requester: Requester) -> Command[Region]:
+        from airflow_kcr.protocol.region.commands import KillRegion
+
+        return KillRegion(requester=requester)
 
 
 START: Final = Verb(
@@ -85,10 +87,9 @@ Example: kcr region stop flights --wait
 """,
 )
 
-KILL: Final = Verb(
+KILL: Final = _Kill(
     name="kill",
     goal=STOPPED,
-    kills=True,
     help="""Stop without a checkpoint: discard running batches at once; the members leave.
 
 The next start resumes at the restore point and reprocesses the records since, as each group's delivery allows. Use

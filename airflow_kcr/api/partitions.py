@@ -9,7 +9,7 @@ from enum import StrEnum
 from airflow_kcr.api.regions import Clusters
 from airflow_kcr.api.validation import noted
 from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View
-from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError
+from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError, KcrError
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.log_checks import is_strange_commit, strange_commit
@@ -26,6 +26,7 @@ from airflow_kcr.protocol.values import (
     GroupPartition,
     MemberId,
     RegionName,
+    Timeline,
     TopicId,
     TopicName,
     TopicPartition,
@@ -260,7 +261,7 @@ def is_restore_point(region: StoredRegion, sequence: CheckpointNumber) -> bool:
 def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clusters: Clusters) -> StoredRegion:
     """Alter every group's committed offsets to the restore point's, read them back, and return the region.
 
-    If one group fails, those before it are committed already; repeating it is harmless.
+    If one group fails, the others are committed all the same; repeating it is harmless.
 
     Args:
         store: where the region is.
@@ -288,16 +289,35 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
         raise CheckpointRefused(
             f"checkpoint {sequence} is not the restore point of region {name}; Kafka is told no other checkpoint"
         )
-    offsets, spec = region.offsets[sequence], stored_spec(region.spec.text)
-    note = CommitNote(
-        region=name, region_id=region.region_id, timeline=row.timeline, sequence=sequence, epoch=region.epoch
-    ).text()
-    for group in sorted(region.rules.groups):
-        own = offsets.restrict([partition for partition in offsets if partition.group == group])
-        if own:
-            with clusters(spec, group) as cluster:
-                cluster.alter(group, own, note)
+    offsets = region.offsets[sequence]
+    if failed := commit(region, offsets, row.timeline, sequence, clusters):
+        raise next(iter(failed.values()))
     return store.handle(name, ReportReadBack(sequence=sequence, offsets=offsets))
+
+
+def commit(
+    region: StoredRegion, offsets: OffsetMap, timeline: Timeline, sequence: CheckpointNumber, clusters: Clusters
+) -> dict[GroupId, KcrError]:
+    """Alter the committed offsets of the region's empty groups, read back; return why those fail that do.
+
+    Args:
+        region: as stored.
+        offsets: what Kafka is told.
+        timeline: the timeline that they are of.
+        sequence: the checkpoint, or reset, that they are of.
+        clusters: how Kafka is reached.
+    """
+    spec, by_group, failed = stored_spec(region.spec.text), _by_group(offsets), dict[GroupId, KcrError]()
+    note = CommitNote(
+        region=region.name, region_id=region.region_id, timeline=timeline, sequence=sequence, epoch=region.epoch
+    ).text()
+    for group in sorted(region.rules.groups.keys() & by_group.keys()):
+        try:
+            with clusters(spec, group) as cluster:
+                cluster.alter(group, offsets.restrict(by_group[group]), note)
+        except KcrError as error:
+            failed[group] = error
+    return failed
 
 
 # Who would own what: a region's groups dealt out by the assignor, before anything is scaled.

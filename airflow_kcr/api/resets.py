@@ -7,19 +7,19 @@ longer has is better refused before the drain than after it; then the store deci
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.api import reset_plans, reset_views, waiting
 from airflow_kcr.api.checkpoints import reach_of
+from airflow_kcr.api.partitions import commit
 from airflow_kcr.api.regions import Clusters, Handle
 from airflow_kcr.api.reset_views import ResetView
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, GroupNotEmpty, InvalidTarget, KcrError
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, GroupNotEmpty, InvalidTarget
 from airflow_kcr.goals import ResetFinished
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
 from airflow_kcr.protocol.region.archive import ATTEMPTS
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer
@@ -37,7 +37,6 @@ from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Target
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, RequestId, few
-from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.runtime.positions import bounds_and_times
 from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import uncollected
@@ -388,32 +387,13 @@ def tell_kafka(region: StoredRegion, clusters: Clusters) -> None:
         GroupNotEmpty, KcrError, BrokerUnavailable, CredentialsRefused: of the first group that could not be altered;
             the message says what stands, and how to repeat the rest.
     """
-    spec, offsets = stored_spec(region.spec.text), region.seek.offsets
-    note = CommitNote(
-        region=region.name,
-        region_id=region.region_id,
-        timeline=region.timeline,
-        sequence=region.resets[region.epoch].sequence,
-        epoch=region.epoch,
-    ).text()
-    failed: list[tuple[GroupId, KcrError]] = []
-    for group in sorted(region.rules.groups):
-        own = offsets.restrict(_of_group(offsets, group))
-        if not own:
-            continue
-        try:
-            with clusters(spec, group) as cluster:
-                cluster.alter(group, own, note)
-        except KcrError as error:
-            failed.append((group, error))
+    sequence = region.resets[region.epoch].sequence
+    failed = commit(region, region.seek.offsets, region.timeline, sequence, clusters)
     if failed:
-        what = "; ".join(f"group {group}: {error.message}" for group, error in failed)
-        raise type(failed[0][1])(
+        first = next(iter(failed.values()))
+        what = "; ".join(f"group {group}: {error.message}" for group, error in failed.items())
+        raise type(first)(
             f"the reset is stored (epoch {region.epoch}): the next start of region {region.name} resumes there, "
             f"whatever Kafka says. But Kafka's committed offsets do not all say so: {what}. Apply the same plan again "
             "to tell Kafka alone"
-        ) from failed[0][1]
-
-
-def _of_group(offsets: OffsetMap, group: GroupId) -> Collection[GroupPartition]:
-    return [partition for partition in offsets if partition.group == group]
+        ) from first

@@ -353,6 +353,11 @@ class RegionView(RegionSummary):
     note: str = ""
     """What else a person should know."""
 
+    @property
+    def incarnations(self) -> Mapping[str, int]:
+        """The incarnation of each member, by its name."""
+        return {str(one.member): one.incarnation for group in self.groups for one in group.members}
+
     @classmethod
     def of(cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN) -> Self:
         """Return a region as it was read; the arguments are those of `RegionSummary.of`."""

@@ -9,7 +9,7 @@ import typer
 
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of
-from airflow_kcr.cli.options import Checkpoint, Conf, Name, Output, Url, settings_of
+from airflow_kcr.cli.options import Before, Checkpoint, Conf, Last, Name, Output, Url, settings_of
 from airflow_kcr.cli.results import Result, listed, note, show
 
 if TYPE_CHECKING:
@@ -62,15 +62,7 @@ OFFSETS: Final = ("group", "topic", "partition", "offset", "committed")
 
 @app.command("list")
 @reported
-def list_(
-    name: Name,
-    store: Url,
-    last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show the last N checkpoints.")] = 50,
-    before: Annotated[
-        int | None, typer.Option(min=1, help="Show checkpoints with a lower sequence.", show_default=False)
-    ] = None,
-    output: Output = None,
-) -> None:
+def list_(name: Name, store: Url, last: Last = 50, before: Before = None, output: Output = None) -> None:
     """List the newest 50 checkpoints, oldest first.
 
     `current` is `no` if a reset has undone the checkpoint, and empty if the checkpoint is open or aborted.

@@ -9,6 +9,7 @@ import typer
 
 from airflow_kcr.cli import options
 from airflow_kcr.cli.endings import reported
+from airflow_kcr.cli.inputs import store_of
 
 if TYPE_CHECKING:
     from airflow_kcr.spark.session import SparkSettings
@@ -130,7 +131,6 @@ def run(  # noqa: PLR0913 (options are named where they are used)
 
     Example: kcr member run flights --group flights-etl --index 0,1,2 --master 'local[2]'
     """
-    from airflow_kcr.api.regions import opened
     from airflow_kcr.driver.application import MemberRun
     from airflow_kcr.driver.process import run_members
     from airflow_kcr.protocol.values import MemberId, group_id, region_name
@@ -142,5 +142,5 @@ def run(  # noqa: PLR0913 (options are named where they are used)
         spark=settings(f"kcr {region} {group} {index}", master, conf, jars, connector),
         reading=options.settings_of(read_option),
     )
-    with opened(store) as opened_store:
+    with store_of(store) as opened_store:
         run_members(opened_store, wanted, until_request=until_request, start_within=start_within)

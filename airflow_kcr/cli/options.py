@@ -94,6 +94,10 @@ Timeout = Annotated[
 ]
 
 
+Last = Annotated[int, typer.Option("--last", "-n", min=1, help="Show the last N.")]
+Before = Annotated[int | None, typer.Option(min=1, help="Show those with a lower sequence.", show_default=False)]
+
+
 def dag_run_named(text: str | None) -> str | None:
     """Return an option's value, the name of a DAG run as `DAG_ID/RUN_ID`, or nothing.
 

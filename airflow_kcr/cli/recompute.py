@@ -10,7 +10,7 @@ import typer
 from airflow_kcr.cli import member, options
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.group import Groups
-from airflow_kcr.cli.inputs import requester
+from airflow_kcr.cli.inputs import requester, store_of
 from airflow_kcr.cli.results import listed, show
 from airflow_kcr.protocol.values import region_name
 
@@ -110,14 +110,13 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     """
     from airflow_kcr.api import OutputComparison, RecomputationView, Region
     from airflow_kcr.api.recomputations import Replace
-    from airflow_kcr.api.regions import opened
     from airflow_kcr.driver.recompute import RecomputeRun
     from airflow_kcr.driver.recompute import recompute as recomputed
 
     if [checkpoint, run, after].count(None) != 2 or (after is None) != (up_to is None):
         raise typer.BadParameter(_WHICH)
     name, asked = region_name(region), request_id or f"recompute:{uuid.uuid4()}"
-    with opened(store) as found:
+    with store_of(store) as found:
         handle = Region(name, found, requester=requester(dag_run))
         wanted = _output(into, compare, Replace(consent_upsert=consent_upsert, consent_compacted=consent_compacted))
         sequences = _sequences(handle, checkpoint, run, after, up_to)

@@ -243,12 +243,11 @@ def delete(
             note(line)
 
 
-def _deleted_outputs(name: str, store: str | None, conf: list[str] | None) -> list[str]:
-    from airflow_kcr.api.regions import opened
+def _deleted_outputs(name: str, store: str, conf: list[str] | None) -> list[str]:
     from airflow_kcr.protocol.values import region_name
     from airflow_kcr.sinks.outputs import delete_outputs
 
-    with opened(store) as found:
+    with store_of(store) as found:
         done = delete_outputs(found, region_name(name), settings_of(conf))
     return [f"sink {one.sink} of group {one.group}: {one.note} ({one.place})" for one in done]
 
@@ -293,7 +292,6 @@ def output_(
 
     Example: kcr region output flights --delete
     """
-    from airflow_kcr.api.regions import opened
     from airflow_kcr.api.views import AnswerColumns
     from airflow_kcr.protocol.values import region_name
     from airflow_kcr.sinks.contract import Choice
@@ -302,7 +300,7 @@ def output_(
     chosen = [c for c, is_given in zip(Choice, (keep, delete, take_over), strict=True) if is_given]
     if len(chosen) > 1:
         raise typer.BadParameter("give one of --keep, --delete and --take-over")
-    with opened(store) as found:
+    with store_of(store) as found:
         place, settings = region_name(name), settings_of(conf)
         rows = settle(found, place, chosen[0], settings) if chosen else outputs(found, place, settings)
     answer = listed(AnswerColumns(*OUTPUT), rows, f"region {name} has no sink")

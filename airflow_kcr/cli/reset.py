@@ -14,7 +14,7 @@ import typer
 
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of, text_in
-from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, Timeout, Url, Wait
+from airflow_kcr.cli.options import TEN_MINUTES, Before, Last, Name, Output, Timeout, Url, Wait
 from airflow_kcr.cli.results import OutputFormat, Result, chosen, listed, note, show
 from airflow_kcr.cli.waiting import progress, require_wait
 from airflow_kcr.errors import ConfigurationError
@@ -230,15 +230,7 @@ def _read_plan(file: str) -> Plan:
 
 @app.command("list")
 @reported
-def list_(
-    name: Name,
-    store: Url,
-    last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show the last N resets.")] = 50,
-    before: Annotated[
-        int | None, typer.Option(min=1, help="Show resets with a lower sequence.", show_default=False)
-    ] = None,
-    output: Output = None,
-) -> None:
+def list_(name: Name, store: Url, last: Last = 50, before: Before = None, output: Output = None) -> None:
     """List the newest 50 resets of a region, oldest first: manual resets, automatic resets and starts.
 
     `replayed` counts the offsets that were processed again because of a reset. The list includes manual resets that

@@ -10,7 +10,7 @@ import typer
 
 from airflow_kcr.cli import member, options
 from airflow_kcr.cli.endings import reported
-from airflow_kcr.cli.inputs import requester
+from airflow_kcr.cli.inputs import requester, store_of
 from airflow_kcr.cli.region import checkpoint_request
 from airflow_kcr.cli.results import show
 from airflow_kcr.protocol.values import region_name
@@ -60,13 +60,12 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     Example: kcr run flights --until 2026-01-01T10:00:00Z --master 'local[2]'
     """
     from airflow_kcr.api import Region
-    from airflow_kcr.api.regions import opened
     from airflow_kcr.driver.application import MemberRun
     from airflow_kcr.driver.process import run_region
     from airflow_kcr.protocol.region.coverage import expected_members
 
     instant, name = _until(until), region_name(region)
-    with opened(store) as found:
+    with store_of(store) as found:
         wanted = Region(name, found, requester=requester(dag_run)).prepared_run(
             instant, request_id=request_id or f"run:{uuid.uuid4()}", allow_inexact=allow_inexact
         )

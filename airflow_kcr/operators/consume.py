@@ -88,7 +88,7 @@ class KcrConsumeOperator(ApplicationOperator):
             self.show_link(context)
             with self.hook.region(self.region, kcr.requester(context)) as region:
                 spec = region.spec()
-                known = {str(one.member): one.incarnation for group in region.show().groups for one in group.members}
+                known = region.show().incarnations
             indexes = self._require_indexes(spec)
             before = tuple(known.get(f"{self.group_id}[{index}]", 0) for index in indexes)
             environment = self.hook.environment(spec)

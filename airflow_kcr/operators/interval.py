@@ -118,7 +118,7 @@ class KcrIntervalOperator(RecomputingOperator):
             until = boundary_of(context, spec, self.until)
             if region.complete_at_rest(until, request_id=request_id, allow_inexact=self.allow_inexact):
                 return self._returned(context, region)
-            before = {str(one.member): one.incarnation for group in region.show().groups for one in group.members}
+            before = region.show().incarnations
         with translated():
             # When the task is gone, the application leaves: the next try goes on from what was processed.
             task = Task.of_this_process("", timedelta(0))

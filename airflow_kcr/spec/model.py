@@ -37,7 +37,6 @@ from airflow_kcr.protocol.rules import (
     OutOfRangePolicy,
     RegionRules,
     RetentionRules,
-    Schedule,
 )
 from airflow_kcr.protocol.timeouts import Timeouts, check
 from airflow_kcr.protocol.values import GroupId, region_name
@@ -99,7 +98,7 @@ class CheckpointSpec:
     """Whether every boundary missed during an outage gets its own checkpoint."""
 
     @property
-    def schedule(self) -> Schedule | None:
+    def schedule(self) -> Every | CronSchedule | None:
         """The instants of the boundaries; None: there are none."""
         if self.every is not None:
             return Every(self.every)

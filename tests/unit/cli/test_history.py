@@ -60,10 +60,6 @@ def test_an_event_is_one_line_of_a_table(kcr: Kcr, driver: Driver) -> None:
     assert "before=stopped after=starting" in "\n".join(lines)
 
 
-def test_two_ways_to_choose_events_exclude_each_other(kcr: Kcr, driver: Driver) -> None:
-    kcr.refused("events", "flights", "--last", 3, "--after", 1, status=2)
-
-
 def test_a_consistent_history_is_verified(kcr: Kcr, driver: Driver) -> None:
     driver.up()
     driver.process()
@@ -112,8 +108,3 @@ def test_a_contradiction_is_reported_and_ends_with_status_1(kcr: Kcr, driver: Dr
     table = kcr("verify", "flights", "-o", "table")
     assert table.exit_code == 1
     assert "R1a" in table.stdout
-
-
-def test_an_unknown_region_has_no_history(kcr: Kcr, driver: Driver) -> None:
-    for command in ("events", "verify", "lag"):
-        assert "it has: flights" in kcr.refused(command, "flight", status=3)

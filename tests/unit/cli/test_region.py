@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kcr import verbs
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster
 from tests.unit.cli.conftest import Kcr, Meanwhile
@@ -56,19 +57,25 @@ def test_a_bad_spec_shows_all_findings_with_their_lines(kcr: Kcr, tmp_path: Path
     assert "3 finding(s)" in said
 
 
-def test_a_file_that_is_not_there_is_invalid_input(kcr: Kcr) -> None:
-    assert "nowhere.yaml" in kcr.refused("region", "apply", "-f", "nowhere.yaml", status=2)
-
-
-@pytest.mark.parametrize("verb", ["show", "start", "pause", "resume", "drain", "stop", "kill"])
-def test_an_unknown_region_is_refused_with_the_known_names(
-    kcr: Kcr, driver: Driver, cluster: FakeCluster, verb: str
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ("region show Flights!", 2, "a-z"),
+        ("region apply -f nowhere.yaml", 2, "nowhere.yaml"),
+        ("events flights --last 3 --after 1", 2, "exclude each other"),
+        ("region pause flights", 3, "start it"),
+        ("region drain flights", 3, "resume it before"),
+        *(
+            (f"region {verb} flight", 3, "it has: flights")
+            for verb in ("show", "start", "drain", *(verb.name for verb in verbs.STEERING))
+        ),
+        *((f"{command} flight", 3, "it has: flights") for command in ("events", "verify", "lag")),
+    ],
+)
+def test_what_can_not_be_is_refused_with_what_to_do(
+    kcr: Kcr, driver: Driver, cluster: FakeCluster, arguments: str, status: int, said: str
 ) -> None:
-    assert "it has: flights" in kcr.refused("region", verb, "flight", status=3)
-
-
-def test_a_name_that_is_none_is_wrong_usage(kcr: Kcr) -> None:
-    assert "a-z" in kcr.refused("region", "show", "Flights!", status=2)
+    assert said in kcr.refused(*arguments.split(), status=status)
 
 
 # -- start -------------------------------------------------------------------------------------------------------------
@@ -114,14 +121,6 @@ def test_a_pause_and_a_resume(kcr: Kcr, driver: Driver, cluster: FakeCluster) ->
     driver.up()
     assert kcr.json("region", "pause", "flights", "--wait")["desired_state"] == "paused"
     assert kcr.json("region", "resume", "flights", "--wait")["desired_state"] == "running"
-
-
-def test_a_stopped_region_can_not_be_paused(kcr: Kcr, driver: Driver) -> None:
-    assert "start it" in kcr.refused("region", "pause", "flights", status=3)
-
-
-def test_a_drain_of_a_stopped_region_is_refused(kcr: Kcr, driver: Driver) -> None:
-    assert "resume it before" in kcr.refused("region", "drain", "flights", status=3)
 
 
 def test_a_boundary_needs_a_zone(kcr: Kcr, driver: Driver) -> None:
