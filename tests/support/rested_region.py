@@ -100,6 +100,15 @@ class RestedRegion:
         with psycopg.connect(libpq(self.table.url())) as connection:
             return Counter(dict(connection.execute(query).fetchall()))
 
+    def table_in_order(self) -> list[tuple[object, ...]]:
+        """The rows by boundary of their checkpoint, partition and offset; two regions can have the same."""
+        with psycopg.connect(libpq(self.table.url())) as connection:
+            found = connection.execute("SELECT value, kcr_partition, kcr_offset, kcr_sequence FROM out").fetchall()
+        with Region(self.name, self.store) as region:
+            rows = [one.checkpoint for one in region.checkpoints.list()]
+        ends = {int(row.sequence): row.boundary.isoformat() for row in rows if row.boundary is not None}
+        return sorted(((*row, ends[sequence]) for *row, sequence in found), key=lambda row: (row[3], row[1], row[2]))
+
     def at_rest(self) -> bool:
         """Whether the region is stopped, no member has a lease, and Kafka holds the newest checkpoint."""
         with Region(self.name, self.store) as region:

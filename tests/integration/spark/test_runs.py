@@ -58,6 +58,37 @@ def test_a_run_that_is_killed_goes_on_with_its_next_try(runs: RestedRegion, tmp_
     assert runs.at_rest()
 
 
+@pytest.mark.long
+def test_a_late_run_that_was_killed_and_then_cleared_twice_leaves_the_table_of_an_undisturbed_one(
+    runs: RestedRegion, kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    hour = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
+    untils = [(hour + timedelta(hours=number)).isoformat() for number in range(3)]
+    kill = tmp_path / "kill"
+
+    def fill(region: RestedRegion) -> None:
+        for number, word in enumerate(("first", "second", "third")):
+            region.fill(word, hour + timedelta(hours=number, minutes=-1))
+
+    with rested_region(kafka, database_url, tmp_path / "undisturbed", connector_jars) as undisturbed:
+        fill(undisturbed)
+        for until in untils:
+            undisturbed.run("--until", until)
+        fill(runs)
+        runs.run("--until", untils[0])
+        kill.touch()
+        runs.environ = {KILL: str(kill)}
+        status, _, said = runs.kcr("run", runs.name, "--until", untils[1], "--request-id", "late", *runs.spark)
+        assert status < 0, said
+        late = runs.run("--until", untils[1], "--request-id", "late", "--takeover")
+        runs.run("--until", untils[2])
+        for _ in range(2):
+            runs.recompute("--checkpoint", str(late["sequence"]))
+        assert (runs.at_rest(), undisturbed.at_rest()) == (True, True)
+        assert runs.table_in_order() == undisturbed.table_in_order()
+    assert [boundary for *_, boundary in runs.table_in_order()] == [at for at in untils for _ in range(20)]
+
+
 def test_what_can_not_run_is_refused_and_changes_nothing(runs: RestedRegion) -> None:
     runs.fill("first", datetime.now(UTC) - timedelta(hours=2))
     with Region(runs.name, runs.store) as region:
