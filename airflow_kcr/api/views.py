@@ -40,9 +40,10 @@ class AnswerColumns(Generic[V]):
     """
 
     def __init__(self, *data: str | tuple[str, Callable[[V], object]], table: tuple[str, ...] = ()) -> None:
-        self._made: dict[str, Callable[[V], object]] = {name: attrgetter(name) for name in table}
-        own = dict((one.rpartition(".")[2], attrgetter(one)) if isinstance(one, str) else one for one in data)
-        self._made |= own
+        own: dict[str, Callable[[V], object]] = dict(
+            (one.rpartition(".")[2], attrgetter(one)) if isinstance(one, str) else one for one in data
+        )
+        self._made = {name: attrgetter(name) for name in table} | own
         self.data = tuple(own)
         self.table = table or self.data
 
