@@ -18,10 +18,10 @@ batch is cancelled.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -247,31 +247,30 @@ class BrokerTimes:
     """`group.consumer.migration.policy`: which conversions of a group with members the brokers allow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clash:
+class Clash(NamedTuple):
     """Two settings that contradict each other."""
 
     setting: str
     """As in the spec file."""
 
-    value: timedelta
     other: str
     """As in the spec file, or a limit that isn't ours."""
 
-    other_value: timedelta
-    _: KW_ONLY
-    rule: str
-    why: str
-    change: str
-    derived: str = ""
-    """Where `value` comes from if the spec file doesn't say it."""
+    text: str
 
     def __str__(self) -> str:
-        source = f" ({self.derived})" if self.derived else ""
-        return (
-            f"{self.setting} is {_seconds(self.value)}{source} and {self.other} is {_seconds(self.other_value)}, "
-            f"but {self.rule}: {self.why}; {self.change}"
-        )
+        return self.text
+
+
+Setting: TypeAlias = "tuple[str, timedelta]"
+"""As in the spec file, or a limit that isn't ours, and what it is."""
+
+
+def _clash(one: Setting, other: Setting, rule: str, derived: str = "") -> Clash:
+    """Return a clash with what must hold, why, and what to change; `derived`: whence a time that the spec lacks."""
+    source = f" ({derived})" if derived else ""
+    text = f"{one[0]} is {_seconds(one[1])}{source} and {other[0]} is {_seconds(other[1])}, but {rule}"
+    return Clash(one[0], other[0], text)
 
 
 def check(timeouts: Timeouts, *, static: bool, limits: BrokerLimits = BROKER_DEFAULTS) -> tuple[Clash, ...]:
@@ -299,48 +298,40 @@ def check_consumer_protocol(timeouts: Timeouts, times: ConsumerProtocolTimes) ->
     return tuple(_consumer_protocol(timeouts, times))
 
 
+_ALWAYS_EXPIRES: Final = "so the first attempt would always expire"
+
+
 def _consumer_protocol(timeouts: Timeouts, times: ConsumerProtocolTimes) -> Iterator[Clash]:
+    session, heartbeat = (SESSION, times.session), (HEARTBEAT, times.heartbeat)
     if timeouts.session is not None and timeouts.session < times.session:
-        yield Clash(
-            "timeouts.session",
-            timeouts.session,
-            SESSION,
-            times.session,
-            rule="the session that the region counts on must not be shorter than the group's",
-            why="Kafka keeps a silent member's partitions for the group's, whatever the spec says",
-            change=f"leave timeouts.session out, raise it to {_seconds(times.session)}, or lower {SESSION} of the "
-            "group",
+        yield _clash(
+            ("timeouts.session", timeouts.session),
+            session,
+            "the session that the region counts on must not be shorter than the group's: Kafka keeps a silent member's "
+            "partitions for the group's, whatever the spec says; leave timeouts.session out, raise it to "
+            f"{_seconds(times.session)}, or lower {SESSION} of the group",
         )
     if times.session >= timeouts.reset:
-        yield Clash(
-            SESSION,
-            times.session,
-            "timeouts.reset",
-            timeouts.reset,
-            rule="the session timeout must be shorter than a reset",
-            why="a dead member keeps its partitions until its session ends, so the first attempt would always expire",
-            change=f"lower {SESSION} of the group, or raise timeouts.reset",
+        yield _clash(
+            session,
+            ("timeouts.reset", timeouts.reset),
+            "the session timeout must be shorter than a reset: a dead member keeps its partitions until its session "
+            f"ends, {_ALWAYS_EXPIRES}; lower {SESSION} of the group, or raise timeouts.reset",
         )
     if HEARTBEATS_PER_SESSION * times.heartbeat > times.session:
-        yield Clash(
-            HEARTBEAT,
-            times.heartbeat,
-            SESSION,
-            times.session,
-            rule=f"{HEARTBEATS_PER_SESSION} heartbeats must fit into one session",
-            why="one slow answer of the coordinator would cost the member its place",
-            change=f"lower {HEARTBEAT} or raise {SESSION} of the group",
+        yield _clash(
+            heartbeat,
+            session,
+            f"{HEARTBEATS_PER_SESSION} heartbeats must fit into one session: one slow answer of the coordinator would "
+            f"cost the member its place; lower {HEARTBEAT} or raise {SESSION} of the group",
         )
     if HEARTBEATS_PER_MOVE * times.heartbeat >= timeouts.rejoin_after:
-        yield Clash(
-            HEARTBEAT,
-            times.heartbeat,
-            "timeouts.lease",
-            timeouts.lease,
-            rule=f"{HEARTBEATS_PER_MOVE} heartbeats must be shorter than two leases",
-            why="the old owner hears with one that a partition moves, the new owner with another; a partition that has "
-            "no owner for longer makes a member leave the group and join it again",
-            change=f"lower {HEARTBEAT} of the group, or raise timeouts.lease",
+        yield _clash(
+            heartbeat,
+            ("timeouts.lease", timeouts.lease),
+            f"{HEARTBEATS_PER_MOVE} heartbeats must be shorter than two leases: the old owner hears with one that a "
+            "partition moves, the new owner with another; a partition that has no owner for longer makes a member "
+            f"leave the group and join it again; lower {HEARTBEAT} of the group, or raise timeouts.lease",
         )
 
 
@@ -349,18 +340,19 @@ def setting_name(field: str) -> str:
     return {"batch": "batch.timeout", "max_poll": "timeouts.max_poll_interval"}.get(field, f"timeouts.{field}")
 
 
+def _set(timeouts: Timeouts, field: str) -> Setting:
+    return setting_name(field), getattr(timeouts, field)
+
+
 def _too_short(timeouts: Timeouts) -> Iterator[Clash]:
     for field in fields(timeouts):
         value = getattr(timeouts, field.name)
         if isinstance(value, timedelta) and value < SHORTEST:
-            yield Clash(
-                setting_name(field.name),
-                value,
-                "the shortest time",
-                SHORTEST,
-                rule="no time may be shorter",
-                why="that is a mistake in the unit, and Postgres reads a timeout of 0 as none",
-                change=f"give {setting_name(field.name)} with its unit, for example 10s",
+            yield _clash(
+                _set(timeouts, field.name),
+                ("the shortest time", SHORTEST),
+                "no time may be shorter: that is a mistake in the unit, and Postgres reads a timeout of 0 as none; "
+                f"give {setting_name(field.name)} with its unit, for example 10s",
             )
 
 
@@ -368,35 +360,27 @@ def _poll(timeouts: Timeouts) -> Iterator[Clash]:
     longest = "reset" if timeouts.reset >= timeouts.drain else "drain"
     interval, least = timeouts.max_poll_interval, POLL_FACTOR * max(timeouts.reset, timeouts.drain)
     if interval < least:
-        yield Clash(
-            "timeouts.max_poll_interval",
-            interval,
-            setting_name(longest),
-            getattr(timeouts, longest),
-            rule=f"max.poll.interval must be at least {POLL_FACTOR} x max(reset, drain)",
-            why=f"a member that waits for the others during a {longest} would be thrown out of its group for it",
-            change=f"raise timeouts.max_poll_interval to {_seconds(least)}, or leave it out",
+        yield _clash(
+            ("timeouts.max_poll_interval", interval),
+            _set(timeouts, longest),
+            f"max.poll.interval must be at least {POLL_FACTOR} x max(reset, drain): a member that waits for the others "
+            f"during a {longest} would be thrown out of its group for it; raise timeouts.max_poll_interval to "
+            f"{_seconds(least)}, or leave it out",
         )
     if interval > LONGEST_POLL_INTERVAL:
         cause = longest if timeouts.max_poll is None else "max_poll"
-        yield Clash(
-            setting_name(cause),
-            getattr(timeouts, cause),
-            "the Kafka client's longest max.poll.interval",
-            LONGEST_POLL_INTERVAL,
-            rule=f"max.poll.interval, {_seconds(interval)}, must not be longer",
-            why="the client refuses to start",
-            change=f"lower {setting_name(cause)}",
+        yield _clash(
+            _set(timeouts, cause),
+            ("the Kafka client's longest max.poll.interval", LONGEST_POLL_INTERVAL),
+            f"max.poll.interval, {_seconds(interval)}, must not be longer: the client refuses to start; lower "
+            f"{setting_name(cause)}",
         )
     if timeouts.metadata_refresh > LONGEST_METADATA_REFRESH:
-        yield Clash(
-            "timeouts.metadata_refresh",
-            timeouts.metadata_refresh,
-            "the Kafka client's longest topic.metadata.refresh.interval",
-            LONGEST_METADATA_REFRESH,
-            rule="the refresh must not be longer",
-            why="the client refuses to start, and new partitions would be seen that late",
-            change="lower timeouts.metadata_refresh",
+        yield _clash(
+            _set(timeouts, "metadata_refresh"),
+            ("the Kafka client's longest topic.metadata.refresh.interval", LONGEST_METADATA_REFRESH),
+            "the refresh must not be longer: the client refuses to start, and new partitions would be seen that late; "
+            "lower timeouts.metadata_refresh",
         )
 
 
@@ -407,82 +391,62 @@ def _session(timeouts: Timeouts, static: bool, limits: BrokerLimits) -> Iterator
         derived = f"the default of {'static' if static else 'dynamic'} members"
         if static and session > STATIC_SESSION:
             derived, lower = f"{RELAUNCH_MARGIN} x timeouts.relaunch", "lower timeouts.relaunch"
-    clash = partial(Clash, "timeouts.session", session, derived=derived)
+    clash = partial(_clash, ("timeouts.session", session), derived=derived)
     refused = "the broker refuses the member with INVALID_SESSION_TIMEOUT"
     if session < limits.shortest_session:
         yield clash(
-            "the broker's group.min.session.timeout.ms",
-            limits.shortest_session,
-            rule="the session timeout must not be shorter",
-            why=refused,
-            change="raise timeouts.session",
+            ("the broker's group.min.session.timeout.ms", limits.shortest_session),
+            f"the session timeout must not be shorter: {refused}; raise timeouts.session",
         )
     if session > limits.longest_session:
         yield clash(
-            "the broker's group.max.session.timeout.ms",
-            limits.longest_session,
-            rule="the session timeout must not be longer",
-            why=refused,
-            change=f"{lower}, or raise the broker's limit",
+            ("the broker's group.max.session.timeout.ms", limits.longest_session),
+            f"the session timeout must not be longer: {refused}; {lower}, or raise the broker's limit",
         )
     if session >= timeouts.reset:
         yield clash(
-            "timeouts.reset",
-            timeouts.reset,
-            rule="the session timeout must be shorter than a reset",
-            why="a dead member keeps its partitions until its session ends, so the first attempt would always expire",
-            change=f"{lower}, or raise timeouts.reset",
+            _set(timeouts, "reset"),
+            "the session timeout must be shorter than a reset: a dead member keeps its partitions until its session "
+            f"ends, {_ALWAYS_EXPIRES}; {lower}, or raise timeouts.reset",
         )
     if session > timeouts.max_poll_interval:
         yield clash(
-            "timeouts.max_poll_interval",
-            timeouts.max_poll_interval,
-            rule="the session timeout must not be longer than max.poll.interval",
-            why="the Kafka client refuses to start",
-            change=f"{lower}, or raise timeouts.max_poll_interval",
+            ("timeouts.max_poll_interval", timeouts.max_poll_interval),
+            "the session timeout must not be longer than max.poll.interval: the Kafka client refuses to start; "
+            f"{lower}, or raise timeouts.max_poll_interval",
         )
     if static and session <= timeouts.relaunch:
         yield clash(
-            "timeouts.relaunch",
-            timeouts.relaunch,
-            rule="a static member's session must be longer than its relaunch",
-            why="a member that is started again would find its slot gone, and every restart would be a rebalance",
-            change=f"leave timeouts.session out, raise it to {_seconds(timeouts.relaunch * RELAUNCH_MARGIN)}, "
-            "or lower timeouts.relaunch",
+            _set(timeouts, "relaunch"),
+            "a static member's session must be longer than its relaunch: a member that is started again would find its "
+            "slot gone, and every restart would be a rebalance; leave timeouts.session out, raise it to "
+            f"{_seconds(timeouts.relaunch * RELAUNCH_MARGIN)}, or lower timeouts.relaunch",
         )
 
 
 def _members(timeouts: Timeouts) -> Iterator[Clash]:
+    lease = _set(timeouts, "lease")
     if RENEWALS_PER_LEASE * timeouts.renew > timeouts.lease:
-        yield Clash(
-            "timeouts.renew",
-            timeouts.renew,
-            "timeouts.lease",
-            timeouts.lease,
-            rule=f"{RENEWALS_PER_LEASE} renewals must fit into one lease",
-            why="one slow answer of the store would cost the member its lease and its batch",
-            change="lower timeouts.renew or raise timeouts.lease",
+        yield _clash(
+            _set(timeouts, "renew"),
+            lease,
+            f"{RENEWALS_PER_LEASE} renewals must fit into one lease: one slow answer of the store would cost the "
+            "member its lease and its batch; lower timeouts.renew or raise timeouts.lease",
         )
     if timeouts.lease + timeouts.process_end_limit >= timeouts.reset:
-        yield Clash(
-            "timeouts.lease",
-            timeouts.lease,
-            "timeouts.reset",
-            timeouts.reset,
-            rule=f"a lease and the {_seconds(timeouts.process_end_limit)} in which a process ends itself must be "
-            "shorter than a reset",
-            why="only then is a dead member's batch known to be over, so the first attempt would always expire",
-            change="lower timeouts.lease or raise timeouts.reset",
+        yield _clash(
+            lease,
+            _set(timeouts, "reset"),
+            f"a lease and the {_seconds(timeouts.process_end_limit)} in which a process ends itself must be shorter "
+            "than a reset: only then is a dead member's batch known to be over, "
+            f"{_ALWAYS_EXPIRES}; lower timeouts.lease or raise timeouts.reset",
         )
     if timeouts.batch >= timeouts.drain and not timeouts.accept_aborted_drain:
-        yield Clash(
-            "batch.timeout",
-            timeouts.batch,
-            "timeouts.drain",
-            timeouts.drain,
-            rule="a batch must be shorter than a drain",
-            why="a checkpoint would be aborted by a batch that does nothing wrong",
-            change="lower batch.timeout, raise timeouts.drain, or set timeouts.accept_aborted_drain",
+        yield _clash(
+            _set(timeouts, "batch"),
+            _set(timeouts, "drain"),
+            "a batch must be shorter than a drain: a checkpoint would be aborted by a batch that does nothing wrong; "
+            "lower batch.timeout, raise timeouts.drain, or set timeouts.accept_aborted_drain",
         )
 
 
