@@ -19,15 +19,17 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from itertools import cycle
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import TopicName, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence, Set
 
+T = TypeVar("T")
 
 Members: TypeAlias = "Mapping[str, Set[TopicName]]"
 """Each member's name and the topics that it subscribes to."""
@@ -82,26 +84,22 @@ def assignment_from_json(document: object, assignor: Assignor) -> dict[str, list
     Raises:
         ConfigurationError: the document is not of that form; the message names the field.
     """
-    if not isinstance(document, dict) or not {"members", "topics"} <= document.keys() <= {
-        "members",
-        "topics",
-        "previous",
-    }:
+    fields = document.keys() if isinstance(document, dict) else frozenset()
+    if not isinstance(document, dict) or not {"members", "topics"} <= fields <= {"members", "topics", "previous"}:
         raise ConfigurationError('the input must be {"members": {…}, "topics": {…}}, and may have "previous": {…}')
-    members = {
-        name: frozenset(TopicName(topic) for topic in _texts(listed, f"members.{name}"))
-        for name, listed in _mapping(document["members"], "members").items()
-    }
-    topics = {
-        TopicName(topic): _count(count, f"topics.{topic}")
-        for topic, count in _mapping(document["topics"], "topics").items()
-    }
-    previous = {
-        name: [_partition(row, f"previous.{name}") for row in _list(listed, f"previous.{name}")]
-        for name, listed in _mapping(document.get("previous", {}), "previous").items()
-    }
+    members = _read(document, "members", dict[str, frozenset[TopicName]], '{"MEMBER": ["TOPIC", …], …}')
+    topics = _read(document, "topics", dict[TopicName, int], '{"TOPIC": NUMBER OF PARTITIONS, …}')
+    form = '{"MEMBER": [["TOPIC", PARTITION], …], …}'
+    previous = _read({"previous": {}, **document}, "previous", dict[str, tuple[TopicPartition, ...]], form)
     assignment = assign(assignor, members, topics, previous)
     return {name: [[tp.topic, tp.partition] for tp in owned] for name, owned in assignment.items()}
+
+
+def _read(document: Mapping[str, object], field: str, hint: type[T], form: str) -> T:
+    try:
+        return documents.read(document[field], hint)
+    except ValueError as error:
+        raise ConfigurationError(f"{field} must be {form}: {error}") from None
 
 
 def java_order(text: str) -> bytes:
@@ -130,38 +128,6 @@ def _assign_roundrobin(members: Members, counts: Mapping[TopicName, int]) -> Ass
             owner = next(name for name in around if topic in members[name])
             assignment[owner].append(TopicPartition(topic, number))
     return {name: tuple(owned) for name, owned in assignment.items()}
-
-
-def _mapping(value: object, field: str) -> dict[str, object]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ConfigurationError(f"{field} must be an object, got {value!r:.100}")
-    return value
-
-
-def _list(value: object, field: str) -> list[object]:
-    if not isinstance(value, list):
-        raise ConfigurationError(f"{field} must be a list, got {value!r:.100}")
-    return value
-
-
-def _texts(value: object, field: str) -> list[str]:
-    texts = [text for text in _list(value, field) if isinstance(text, str)]
-    if len(texts) != len(_list(value, field)):
-        raise ConfigurationError(f"{field} must be a list of topics, got {value!r:.100}")
-    return texts
-
-
-def _count(value: object, field: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigurationError(f"{field} must be a number of partitions, got {value!r:.100}")
-    return value
-
-
-def _partition(value: object, field: str) -> TopicPartition:
-    match value:
-        case [str(topic), int(number)] if not isinstance(number, bool):
-            return TopicPartition(TopicName(topic), number)
-    raise ConfigurationError(f'{field} must be a list of ["topic", partition], got {value!r:.100}')
 
 
 def assign_sticky(
