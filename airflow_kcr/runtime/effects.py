@@ -448,28 +448,27 @@ class Working:
 
         def task() -> None:
             began = self._clock()
-            event = self._outcome(call)
+            failure = self._failure_of(call)
             seconds = self._clock() - began
-            self._happened(lambda: took(seconds, isinstance(event, messages.BatchFinished)))
-            self._happened(event)
+            self._happened(lambda: took(seconds, failure is None))
+            # If it was cancelled from elsewhere, in Spark's own page for instance, it is a failure like any other.
+            is_cancelled = call.batch in self._cancelled
+            self._happened(messages.BatchEnded(batch=call.batch, failure=None if is_cancelled else failure))
 
         self._batches.post(task)
 
-    def _outcome(self, call: BatchCall) -> messages.Event:
+    def _failure_of(self, call: BatchCall) -> str | None:
+        """Run a batch, and return why it did not do its work; None: it did."""
         try:
             report = self._engine.run(call)
         except BatchCancelled as error:
-            # If it was cancelled from elsewhere, in Spark's own page for instance, it is a failure like any other.
-            return self._quiesced(call.batch) or messages.PipelineFailed(batch=call.batch, why=error.message)
+            return error.message
         except BatchError as error:
             _LOG.warning("%s: %s", self._who.member, error)
-            return self._quiesced(call.batch) or messages.PipelineFailed(batch=call.batch, why=error.message)
+            return error.message
         for warning in report.warnings:
             _AGAIN.warning("%s: batch %s: %s", self._who.member, call.batch, warning)
-        return messages.BatchFinished(batch=call.batch)
-
-    def _quiesced(self, batch: BatchId) -> messages.Event | None:
-        return messages.BatchQuiesced(batch=batch) if batch in self._cancelled else None
+        return None
 
     def cancel(self, effect: messages.Cancel) -> None:
         """Cancel a batch."""

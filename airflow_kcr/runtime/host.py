@@ -269,13 +269,11 @@ class MemberHost:
         why = self._world.lacks() if is_wanted else ""
         self._has_waited = self._has_waited or (runs and bool(why))
         slowed = "" if why else self._world.slowed()
-        if slowed and self._clock() - self._run_since > SLOWED_MOST * self.who.timeouts.batch.total_seconds():
-            if slowed != self._machine.lacks:
-                self._deliver(messages.EngineSlowed(why=slowed))
-            return
+        longest = SLOWED_MOST * self.who.timeouts.batch.total_seconds()
+        excuses = not slowed or self._clock() - self._run_since <= longest
         why = why or slowed
-        if why != self._machine.lacks or (why and runs):
-            self._deliver(messages.EngineLacks(why=why))
+        if why != self._machine.lacks or (why and runs and excuses):
+            self._deliver(messages.EngineLacks(why=why, excuses=excuses))
 
     def _deliver(self, event: messages.Event) -> None:
         now, before = self._clock(), self._machine
@@ -292,7 +290,7 @@ class MemberHost:
                 batch = self._machine.batch
                 records = 0 if batch is None else sum(r.width for r in batch.ranges.values())
                 self._metrics.add(Counts(batches=1, records=records))
-            case messages.PipelineFailed():
+            case messages.BatchEnded(failure=str()):
                 self._metrics.add(Counts(failed_batches=1))
             case messages.Answered(command=commands.DiscardBatch()) | messages.Refused(command=commands.DiscardBatch()):
                 self._metrics.add(Counts(discarded_batches=1))

@@ -61,13 +61,13 @@ def cancelling() -> LoneMember:
 
 def finishing() -> LoneMember:
     alone = LoneMember().in_batch()
-    alone.feed(messages.BatchFinished(batch=B1))
+    alone.feed(messages.BatchEnded(batch=B1))
     return alone
 
 
 def discarding() -> LoneMember:
     alone = cancelling()
-    alone.feed(messages.BatchQuiesced(batch=B1))
+    alone.feed(messages.BatchEnded(batch=B1))
     return alone
 
 
@@ -179,7 +179,7 @@ def every_event(now: float) -> list[Event]:
         messages.Notice.LEFT_GROUP,
         messages.Notice.INSTANCE_FENCED,
         messages.EngineLacks(why="no executor"),
-        messages.EngineSlowed(why="a quota"),
+        messages.EngineLacks(why="a quota", excuses=False),
         messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=OffsetMap(dict.fromkeys(MINE, Offset(0)))),
         messages.RangesPlanned(batch=BatchId("b2"), ranges={p: Range(Offset(0), Offset(5)) for p in MINE}),
         messages.SinksReset(epoch=Epoch(1), found={MINE[0]: Found(offset=Offset(3))}),
@@ -205,9 +205,8 @@ def every_event(now: float) -> list[Event]:
             answers.finish_refused(batch=batch, why="another epoch"),
             answers.discarded(batch=batch),
             answers.discard_refused(batch=batch),
-            messages.BatchFinished(batch=batch),
-            messages.PipelineFailed(batch=batch, why="it raised"),
-            messages.BatchQuiesced(batch=batch),
+            messages.BatchEnded(batch=batch),
+            messages.BatchEnded(batch=batch, failure="it raised"),
         ]
     return happened
 
@@ -227,9 +226,7 @@ AFTER: dict[Kind, set[BatchPhase]] = {
     (Refused, commands.FinishBatch): {BatchPhase.FINISHING},
     (Answered, commands.DiscardBatch): {BatchPhase.DISCARDING},
     (Refused, commands.DiscardBatch): {BatchPhase.DISCARDING},
-    messages.BatchFinished: {BatchPhase.RUNNING, BatchPhase.CANCELLING},
-    messages.PipelineFailed: {BatchPhase.RUNNING, BatchPhase.CANCELLING},
-    messages.BatchQuiesced: {BatchPhase.CANCELLING},
+    messages.BatchEnded: {BatchPhase.RUNNING, BatchPhase.CANCELLING},
 }
 """In which phase of its batch an event about it can happen."""
 
@@ -432,8 +429,8 @@ def an_event(draw: st.DataObject, seen: Seen, member: MemberMachine, now: float)
         lambda: assigned(draw, seen),
         lambda: planned(draw, seen, member),
         lambda: answers.batch_started(batch=batch, ranges=member.batch.ranges if member.batch else {}),
-        lambda: messages.BatchFinished(batch=batch),
-        lambda: messages.BatchQuiesced(batch=batch),
+        lambda: messages.BatchEnded(batch=batch),
+        lambda: messages.BatchEnded(batch=batch, failure="it raised"),
         lambda: answers.batch_accepted(batch=batch),
         lambda: answers.finish_refused(batch=batch, why="another epoch"),
         lambda: answers.discarded(batch=batch),

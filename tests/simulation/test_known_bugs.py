@@ -87,7 +87,7 @@ def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() 
     assert not [
         e for e in alone.wait(10) if isinstance(e, messages.PrepareSinks | commands.Contribute | messages.PlanRanges)
     ]
-    alone.feed(messages.BatchFinished(batch=BatchId("b1")))
+    alone.feed(messages.BatchEnded(batch=BatchId("b1")))
     assert alone.wanted(commands.FinishBatch)
     alone.feed(answers.batch_accepted(batch=BatchId("b1")))
     moved = replace(draining, claims=claims_of(position=10), counter=EventNumber(12))
@@ -292,7 +292,7 @@ def test_b6_a_member_is_a_value_that_no_step_changes_in_place() -> None:
     alone = LoneMember().in_batch()
     before = alone.member
     copy = replace(before)
-    alone.feed(messages.BatchFinished(batch=BatchId("b1")), messages.Notice.REVOKED, messages.StoreLost())
+    alone.feed(messages.BatchEnded(batch=BatchId("b1")), messages.Notice.REVOKED, messages.StoreLost())
     assert before == copy
     with pytest.raises(AttributeError):
         before.state = State.CLOSED  # type: ignore[misc]

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from airflow_kcr.protocol.member import state
+from airflow_kcr.protocol.member import messages, state
 from airflow_kcr.protocol.member.messages import GroupRequest
-from airflow_kcr.protocol.member.state import Awaited, Driven, MemberMachine, awaiting
-from airflow_kcr.protocol.region.commands import ReportPartitions
+from airflow_kcr.protocol.member.state import Driven, MemberMachine, asking
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 from airflow_kcr.protocol.values import replace
+
+_ASKED: Final = frozenset({GroupRequest.DISCOVER_PARTITIONS, commands.ReportPartitions})
 
 REJOIN_PAUSE: Final = 30.0
 """Seconds between the first rejoin and the second; each further pause is `REJOIN_FACTOR` times as long.
@@ -34,11 +36,11 @@ REJOIN_FACTOR: Final = 4.0
 def discover(member: MemberMachine, now: float) -> Driven:
     """Ask the brokers what they have: after each claim, once a lease, and where a claim lacks logs."""
     view, known = member.view, member.discovery
-    if view is None or not state.is_well(member) or member.awaited & {Awaited.DISCOVER, Awaited.REPORT_PARTITIONS}:
+    if view is None or not state.is_well(member) or member.awaited & _ASKED:
         return member, ()
     if known.claim_lacks_logs:
         asked = replace(known, claim_lacks_logs=False, reported=None)
-        return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (GroupRequest.DISCOVER_PARTITIONS,)
+        return asking(replace(member, discovery=asked), GroupRequest.DISCOVER_PARTITIONS)
     # A reset and a drain wait for every partition that was known, so in them, too, it matters which are there no more.
     if view.state not in CLAIM_STATES or not state.has_claimed(member, view):
         return member, ()
@@ -48,7 +50,7 @@ def discover(member: MemberMachine, now: float) -> Driven:
     else:
         known = replace(known, reported=None)
     asked = replace(known, asked_at=now, asked_for=member.claimed)
-    return awaiting(replace(member, discovery=asked), Awaited.DISCOVER), (GroupRequest.DISCOVER_PARTITIONS,)
+    return asking(replace(member, discovery=asked), GroupRequest.DISCOVER_PARTITIONS)
 
 
 def report(member: MemberMachine, now: float) -> Driven:
@@ -60,8 +62,8 @@ def report(member: MemberMachine, now: float) -> Driven:
     member = replace(member, discovery=replace(member.discovery, found=None, reported=found))
     if is_known:
         return member, ()
-    inventory = ReportPartitions(member=member.member, incarnation=state.own(member), partitions=found)
-    return awaiting(member, Awaited.REPORT_PARTITIONS), (inventory,)
+    inventory = commands.ReportPartitions(member=member.member, incarnation=state.own(member), partitions=found)
+    return asking(member, inventory)
 
 
 def rejoin(member: MemberMachine, now: float) -> Driven:
@@ -71,14 +73,13 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
         view is None
         or member.batch is not None
         or not member.in_group
-        or not {Awaited.CLAIM, Awaited.LEAVE}.isdisjoint(member.awaited)
+        or not {messages.ClaimAssignment, GroupRequest.LEAVE}.isdisjoint(member.awaited)
     ):
         return member, ()
     # What can't be claimed keeps a member from everything, a drain too; what has no owner waits until that is over.
     held = frozenset() if member.assignment is None else member.assignment.partitions
     can_claim = member.claim_backoff == 0 or (held.isdisjoint(known.gone) and not known.lacks)
-    is_asked = bool({Awaited.DISCOVER, Awaited.REPORT_PARTITIONS} & member.awaited)
-    if can_claim and (not known.rejoin or is_asked or view.state is RegionState.DRAINING):
+    if can_claim and (not known.rejoin or member.awaited & _ASKED or view.state is RegionState.DRAINING):
         return member, ()
     if view.state not in CLAIM_STATES or not state.is_well(member):
         return member, ()
@@ -86,4 +87,4 @@ def rejoin(member: MemberMachine, now: float) -> Driven:
         return member, ()
     left = replace(known, rejoin=False, lacks_since=None, lacks=False, rejoins=known.rejoins + 1, rejoined_at=now)
     # Nothing is started on what is given back in the same breath.
-    return awaiting(replace(member, discovery=left, assignment=None), Awaited.LEAVE), (GroupRequest.LEAVE,)
+    return asking(replace(member, discovery=left, assignment=None), GroupRequest.LEAVE)

@@ -15,15 +15,13 @@ from airflow_kcr.protocol.member import discovery, duties, messages, presence, s
 from airflow_kcr.protocol.member.messages import Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
-    Awaited,
     BatchPhase,
     Driven,
-    Failure,
     MemberMachine,
     MyBatch,
     State,
     Why,
-    awaiting,
+    asking,
     moved,
 )
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -66,7 +64,7 @@ def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> boo
     """Whether the member still waits for its own commit; it continues after the commit timeout without."""
     if view.commit is None or view.commit == member.commit.done:
         return False
-    waited = now - member.commit.since if Awaited.COMMIT in member.awaited else 0.0
+    waited = now - member.commit.since if messages.Commit in member.awaited else 0.0
     return waited < state.seconds(member.timeouts.commit)
 
 
@@ -89,7 +87,7 @@ def doom(member: MemberMachine, now: float) -> Driven:
         return state.doomed(member), ()
     if batch.phase is BatchPhase.RUNNING and now - batch.since >= state.seconds(member.timeouts.batch):
         detail = batch.failed(f"batch {batch.batch} took longer than {member.timeouts.batch}")
-        return replace(state.doomed(member), failure=Failure(ResetCause.BATCH_TIMEOUT, detail)), ()
+        return replace(state.doomed(member), failure=(ResetCause.BATCH_TIMEOUT, detail)), ()
     return member, ()
 
 
@@ -143,8 +141,7 @@ def ask_reset(member: MemberMachine, now: float) -> Driven:
     cause, detail = member.failure
     epoch = member.batch.epoch if member.batch is not None else member.memory.epoch
     member = replace(member, failure=None, view_is_stale=True)
-    caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=epoch)
-    return member, (commands.RequestReset(caller=caller, cause=cause, detail=detail),)
+    return member, (commands.RequestReset(caller=state.caller(member, epoch), cause=cause, detail=detail),)
 
 
 def plan(member: MemberMachine, now: float) -> Driven:
@@ -154,12 +151,12 @@ def plan(member: MemberMachine, now: float) -> Driven:
     view = member.view
     if member.state is not State.PROCESSING or view is None or member.batch is not None or member.terminating:
         return member, ()
-    if Awaited.PLAN in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
+    if messages.PlanRanges in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
         return member, ()
     kept = OffsetMap({p: o for p, o in member.positions.items() if p not in member.revoking})
     if not kept:
         return member, ()
-    return awaiting(member, Awaited.PLAN), (messages.PlanRanges(positions=kept, view=view),)
+    return asking(member, messages.PlanRanges(positions=kept, view=view))
 
 
 def _planned(member: MemberMachine, now: float) -> Driven:
@@ -168,7 +165,7 @@ def _planned(member: MemberMachine, now: float) -> Driven:
     member = replace(member, plan=None)
     if plan is None or view is None or member.incarnation is None or not state.has_claimed(member, view):
         return member, ()
-    caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
+    caller = state.caller(member, view.epoch)
     reports: list[Effect] = []
     if plan.outside:
         reports.append(commands.ReportOutOfRange(caller=caller, observed=plan.outside))

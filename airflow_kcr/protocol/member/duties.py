@@ -8,11 +8,11 @@ from typing import Final
 from airflow_kcr.protocol.member import messages, state
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
-    Awaited,
     Driven,
     MemberMachine,
     OwnContribution,
     OwnReset,
+    asking,
     awaiting,
 )
 from airflow_kcr.protocol.observations import LogBounds
@@ -22,14 +22,14 @@ from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Checkpo
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, replace
 
-_CONTRIBUTING: Final = frozenset({Awaited.PREPARE, Awaited.CONTRIBUTE, Awaited.PLAN})
+_CONTRIBUTING: Final = frozenset({messages.PrepareSinks, commands.Contribute, messages.PlanRanges})
 """Effects that a contribution waits for."""
 
 
 def claim(member: MemberMachine, now: float) -> Driven:
     """Claim the assignment, when nothing of an older epoch runs and Kafka still says that it is assigned."""
     view, assignment = member.view, member.assignment
-    if view is None or assignment is None or not state.is_well(member) or Awaited.CLAIM in member.awaited:
+    if view is None or assignment is None or not state.is_well(member) or messages.ClaimAssignment in member.awaited:
         return member, ()
     if view.state not in CLAIM_STATES or state.has_claimed(member, view) or now < member.claim_after:
         return member, ()
@@ -48,16 +48,16 @@ def claim(member: MemberMachine, now: float) -> Driven:
         waited=timedelta(seconds=waited),
     )
     read = messages.ClaimAssignment(claim=claim, partitions=assignment.partitions)
-    return awaiting(member, Awaited.CLAIM), (read,)
+    return asking(member, read)
 
 
 def release(member: MemberMachine, now: float) -> Driven:
     """Let Kafka take what it is revoking, once no batch of this member runs there."""
-    if not member.revoking or Awaited.RELEASE in member.awaited:
+    if not member.revoking or messages.ReleasePartitions in member.awaited:
         return member, ()
     if member.batch is not None and not member.revoking.isdisjoint(member.batch.ranges):
         return member, ()
-    return awaiting(member, Awaited.RELEASE), (messages.ReleasePartitions(partitions=member.revoking),)
+    return asking(member, messages.ReleasePartitions(partitions=member.revoking))
 
 
 def reset(member: MemberMachine, now: float) -> Driven:
@@ -68,9 +68,8 @@ def reset(member: MemberMachine, now: float) -> Driven:
     if not state.has_claimed(member, view) or (view.acknowledged and not view.open) or member.view_is_stale:
         return member, ()
     if member.reset.epoch != view.epoch:
-        if Awaited.RESET_SINKS in member.awaited:
+        if messages.ResetSinks in member.awaited:
             return member, ()
-        member = awaiting(replace(member, reset=OwnReset(epoch=view.epoch)), Awaited.RESET_SINKS)
         resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
         reset = messages.ResetSinks(
             epoch=view.epoch,
@@ -80,12 +79,12 @@ def reset(member: MemberMachine, now: float) -> Driven:
             target=view.target,
             skips=view.skips,
         )
-        return member, (reset,)
-    if member.reset.found is None or Awaited.ACKNOWLEDGE in member.awaited:
+        return asking(replace(member, reset=OwnReset(epoch=view.epoch)), reset)
+    if member.reset.found is None or commands.Acknowledge in member.awaited:
         return member, ()
-    caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
+    caller = state.caller(member, view.epoch)
     answer = (commands.AnswerEntries(caller=caller, found=member.reset.found),) if member.reset.found else ()
-    return awaiting(member, Awaited.ACKNOWLEDGE), (*answer, commands.Acknowledge(caller=caller))
+    return awaiting(member, commands.Acknowledge), (*answer, commands.Acknowledge(caller=caller))
 
 
 def contribute(member: MemberMachine, now: float) -> Driven:
@@ -110,13 +109,12 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         partitions = frozenset(member.positions)
         prepare = messages.PrepareSinks(sequence=checkpoint.sequence, partitions=partitions)
         begun = OwnContribution(sequence=checkpoint.sequence, stored=member.contribution.stored)
-        return awaiting(replace(member, contribution=begun), Awaited.PREPARE), (prepare,)
+        return asking(replace(member, contribution=begun), prepare)
     outside = {p: log for p, log in member.contribution.prepared.bounds.items() if _is_outside(member, view, p, log)}
     if outside:
         # No plan will find it out while the region drains, and no checkpoint can hold it.
-        caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
         unprepared = replace(state.unprepared(member), view_is_stale=True)
-        return unprepared, (commands.ReportOutOfRange(caller=caller, observed=outside),)
+        return unprepared, (commands.ReportOutOfRange(caller=state.caller(member, view.epoch), observed=outside),)
     part = commands.Contribute(
         sequence=checkpoint.sequence,
         member=member.member,
@@ -126,7 +124,7 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         committed=member.contribution.prepared.committed,
         bounds=member.contribution.prepared.bounds,
     )
-    return awaiting(member, Awaited.CONTRIBUTE), (part,)
+    return asking(member, part)
 
 
 def _is_outside(member: MemberMachine, view: MemberRegion, partition: GroupPartition, log: LogBounds) -> bool:
@@ -141,13 +139,13 @@ def commit(member: MemberMachine, now: float) -> Driven:
     view = member.view
     if view is None or view.commit is None or view.commit == member.commit.done or not state.is_well(member):
         return member, ()
-    if not state.has_claimed(member, view) or member.assignment is None or Awaited.COMMIT in member.awaited:
+    if not state.has_claimed(member, view) or member.assignment is None or messages.Commit in member.awaited:
         return member, ()
     offsets = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
     asked = replace(member.commit, since=now, assignment=member.assignment.assignment)
-    member = awaiting(replace(member, commit=asked), Awaited.COMMIT)
     timeline = member.memory.timeline
-    return member, (messages.Commit(sequence=view.commit, timeline=timeline, epoch=view.epoch, offsets=offsets),)
+    commit = messages.Commit(sequence=view.commit, timeline=timeline, epoch=view.epoch, offsets=offsets)
+    return asking(replace(member, commit=asked), commit)
 
 
 def read_back(member: MemberMachine, now: float) -> Driven:
@@ -178,14 +176,12 @@ def read_back(member: MemberMachine, now: float) -> Driven:
 def publish(member: MemberMachine, now: float) -> Driven:
     """Publish the next complete checkpoint, where it is this member's turn."""
     view = member.view
-    if view is None or not view.publish or not state.is_well(member) or Awaited.PUBLISH in member.awaited:
+    if view is None or not view.publish or not state.is_well(member) or commands.ReportPublished in member.awaited:
         return member, ()
     if member.view_is_stale:
         # The view that follows a publication no longer names it; by an old one it would be published twice.
         return member, ()
-    return awaiting(member, Awaited.PUBLISH), (
-        commands.ReportPublished(sequence=view.publish[0], member=member.member),
-    )
+    return asking(member, commands.ReportPublished(sequence=view.publish[0], member=member.member))
 
 
 def commit_seek(member: MemberMachine, now: float) -> Driven:
@@ -197,7 +193,6 @@ def commit_seek(member: MemberMachine, now: float) -> Driven:
         return member, ()
     member = replace(member, seek_committed=view.epoch)
     resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
-    caller = commands.Caller(member=member.member, incarnation=state.own(member), epoch=view.epoch)
-    newest = CheckpointNumber(view.next_sequence - 1)
+    caller, newest = state.caller(member, view.epoch), CheckpointNumber(view.next_sequence - 1)
     seek = messages.CommitSeek(caller=caller, sequence=newest, timeline=view.timeline, offsets=resume)
     return member, (seek,) if resume else ()

@@ -149,25 +149,12 @@ class RangesPlanned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFinished:
-    """The pipeline returned; its tasks have ended."""
+class BatchEnded:
+    """The tasks of a batch have all ended: its pipeline returned or raised, or it was cancelled."""
 
     batch: values.BatchId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineFailed:
-    """The pipeline raised; its tasks have ended."""
-
-    batch: values.BatchId
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchQuiesced:
-    """A cancelled batch's tasks have all ended."""
-
-    batch: values.BatchId
+    failure: str | None = None
+    """Why it raised; None: it returned, or was cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,18 +186,14 @@ class SinksPrepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSlowed:
-    """What slows the engine down, as a quota of Kafka's, but not a batch that has taken far too long even so."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLacks:
     """What a batch waits for, told as long as it does: an executor of Spark, or records that a quota lets through."""
 
     why: str
     """Empty: nothing any more."""
+
+    excuses: bool = True
+    """Whether that time is not the batch's own; it is, once the batch has taken far too long even so."""
 
 
 Event: TypeAlias = (
@@ -224,14 +207,11 @@ Event: TypeAlias = (
     | CommitAnswered
     | PartitionsDiscovered
     | RangesPlanned
-    | BatchFinished
-    | PipelineFailed
-    | BatchQuiesced
+    | BatchEnded
     | SinksReset
     | SinkFailed
     | SinksPrepared
     | EngineLacks
-    | EngineSlowed
 )
 
 
@@ -287,7 +267,7 @@ class PlanRanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBatch:
-    """Call the pipeline; answered by `BatchFinished` or `PipelineFailed`."""
+    """Call the pipeline; answered by `BatchEnded`."""
 
     row: Batch
     """As the store has it: the pipeline gets its epoch, timeline and sequence."""
@@ -298,7 +278,7 @@ class RunBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Cancel the running batch; answered by `BatchQuiesced` when its tasks have ended."""
+    """Cancel the running batch; answered by `BatchEnded` when its tasks have ended."""
 
     batch: values.BatchId
 

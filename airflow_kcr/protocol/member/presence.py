@@ -8,26 +8,23 @@ from airflow_kcr.protocol.member import messages, state
 from airflow_kcr.protocol.member.messages import Effect, GroupRequest
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
-    Awaited,
     Driven,
     LastRead,
     MemberMachine,
     Memory,
     State,
     Why,
+    asking,
     awaiting,
     moved,
 )
-from airflow_kcr.protocol.region.commands import KeepSlot, Leave, ReadRegion, Reconcile, Renew, ReportLater
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, replace
 
-_SHOWING: Final = frozenset({Awaited.CONTRIBUTE, Awaited.ACKNOWLEDGE})
+_SHOWING: Final = frozenset({commands.Contribute, commands.Acknowledge})
 """Requests whose answers show the region; what is asked after them would be answered after them."""
-
-
-_OUT: Final = frozenset({RegionState.STOPPED})
 
 
 def lease(member: MemberMachine, now: float) -> Driven:
@@ -37,15 +34,15 @@ def lease(member: MemberMachine, now: float) -> Driven:
     age = now - member.lease_sent_at
     if age >= state.seconds(member.timeouts.lease):
         return state.without_lease(member), ()
-    if (state.is_doubtful(member) or _is_due(member, now)) and Awaited.RENEW not in member.awaited:
-        renewal = Renew(
+    if (state.is_doubtful(member) or _is_due(member, now)) and commands.Renew not in member.awaited:
+        renewal = commands.Renew(
             member=member.member,
             incarnation=member.incarnation,
             lease=member.timeouts.lease,
             newest=member.memory.newest_event,
             lacks=member.lacks,
         )
-        return awaiting(member, Awaited.RENEW), (renewal,)
+        return asking(member, renewal)
     return member, ()
 
 
@@ -60,18 +57,18 @@ def _is_due(member: MemberMachine, now: float) -> bool:
 
 def register(member: MemberMachine, now: float) -> Driven:
     """Ask for a new incarnation, at the start and after a lost lease."""
-    if member.incarnation is not None or member.state not in ACTIVE or Awaited.REGISTER in member.awaited:
+    if member.incarnation is not None or member.state not in ACTIVE or commands.Register in member.awaited:
         return member, ()
     if member.terminating or member.refusal is not None or now < member.register_after:
         return member, ()
     token = f"{member.process.token}/{member.previous}"
     registration = replace(member.process, token=token, previous=member.previous)
-    return awaiting(member, Awaited.REGISTER), (registration,)
+    return asking(member, registration)
 
 
 def read(member: MemberMachine, now: float) -> Driven:
     """Read the region when a notification says that it changed; once a lease without one, as it may get lost."""
-    if member.incarnation is None or member.state not in ACTIVE or Awaited.READ in member.awaited:
+    if member.incarnation is None or member.state not in ACTIVE or commands.ReadRegion in member.awaited:
         return member, ()
     if not member.view_is_stale and now - member.read.at < state.seconds(member.timeouts.lease):
         return member, ()
@@ -79,7 +76,7 @@ def read(member: MemberMachine, now: float) -> Driven:
         return member, ()
     counter = EventNumber(0) if member.view is None else member.view.counter
     asked = replace(member, heard=EventNumber(0), read=LastRead(at=now, counter=counter, was_idle=member.batch is None))
-    return awaiting(asked, Awaited.READ), (ReadRegion(member=member.member),)
+    return asking(asked, commands.ReadRegion(member=member.member))
 
 
 def reconcile(member: MemberMachine, now: float) -> Driven:
@@ -91,9 +88,9 @@ def reconcile(member: MemberMachine, now: float) -> Driven:
     if reached is None and member.reconciled_for is not None:
         member = replace(member, reconciled_for=None)  # a reset may have gone back: it is reached once more
     if reached is not None and member.reconciled_for != reached and member.batch is None:
-        return replace(member, reconciled_for=reached, needs_reconciling=False), (Reconcile(),)
+        return replace(member, reconciled_for=reached, needs_reconciling=False), (commands.Reconcile(),)
     if member.needs_reconciling:
-        return replace(member, needs_reconciling=False), (Reconcile(),)
+        return replace(member, needs_reconciling=False), (commands.Reconcile(),)
     return member, ()
 
 
@@ -110,7 +107,7 @@ def report_later(member: MemberMachine, now: float) -> Driven:
     """A store that shows lower numbers than the member has seen was restored: the region must not resume by itself."""
     if member.state not in ACTIVE or not (member.memory.is_store_older or _shows_less(member)):
         return member, ()
-    later = ReportLater(
+    later = commands.ReportLater(
         member=member.member,
         epoch=member.memory.epoch,
         incarnation=member.memory.incarnation,
@@ -141,7 +138,7 @@ def join(member: MemberMachine, now: float) -> Driven:
     former one would fence the one that has its place now.
     """
     view = member.view
-    if member.in_group or view is None or not state.is_well(member) or Awaited.LEAVE in member.awaited:
+    if member.in_group or view is None or not state.is_well(member) or GroupRequest.LEAVE in member.awaited:
         return member, ()
     if view.state not in CLAIM_STATES or state.is_doubtful(member):
         return member, ()
@@ -164,9 +161,9 @@ def store_away(member: MemberMachine, now: float) -> Driven:
 
 
 def _leave_group(member: MemberMachine, how: GroupRequest) -> Driven:
-    if not member.in_group or Awaited.LEAVE in member.awaited:
+    if not member.in_group or GroupRequest.LEAVE in member.awaited:
         return member, ()
-    return awaiting(member, Awaited.LEAVE), (how,)
+    return awaiting(member, GroupRequest.LEAVE), (how,)
 
 
 def fenced(member: MemberMachine, now: float) -> Driven:
@@ -189,7 +186,7 @@ def terminate(member: MemberMachine, now: float) -> Driven:
         return _leave_group(member, GroupRequest.CLOSE_KEEPING_SLOT if member.static else GroupRequest.LEAVE)
     leaving: tuple[Effect, ...] = ()
     if member.incarnation is not None:
-        kind = KeepSlot if member.static else Leave
+        kind = commands.KeepSlot if member.static else commands.Leave
         leaving = (kind(member=member.member, incarnation=member.incarnation),)
     return moved(member, State.CLOSED), leaving
 
@@ -199,7 +196,7 @@ def leave(member: MemberMachine, now: float) -> Driven:
     view = member.view
     if member.state not in ACTIVE or member.terminating:
         return member, ()
-    out = view is not None and (view.state in _OUT or view.left)
+    out = view is not None and (view.state is RegionState.STOPPED or view.left)
     if not out and member.refusal is None:
         return member, ()
     member = state.doomed(member)
@@ -209,5 +206,5 @@ def leave(member: MemberMachine, now: float) -> Driven:
         return _leave_group(member, GroupRequest.LEAVE)
     if member.incarnation is None:
         return moved(member, State.CLOSED), ()
-    leaving = Leave(member=member.member, incarnation=member.incarnation)
+    leaving = commands.Leave(member=member.member, incarnation=member.incarnation)
     return moved(member, State.CLOSED), (leaving,)

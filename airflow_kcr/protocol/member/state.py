@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from airflow_kcr.errors import IllegalEvent, KcrError
 from airflow_kcr.protocol import offsets, values
-from airflow_kcr.protocol.member.messages import Assigned, CommitAnswered, Effect, RangesPlanned, SinksPrepared
+from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.member.messages import Effect, GroupRequest
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.commands import EventMark, Found, Register
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import Batch, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -69,26 +70,6 @@ ACTIVE: Final = frozenset({State.JOINING, State.READY, State.PROCESSING, State.H
 """States that any other may follow; FENCED and CLOSED are final."""
 
 
-class Awaited(StrEnum):
-    """Effects whose answer is awaited, so that none is asked for twice."""
-
-    REGISTER = "register"
-    RENEW = "renew"
-    READ = "read"
-    CLAIM = "claim"
-    ACKNOWLEDGE = "acknowledge"
-    CONTRIBUTE = "contribute"
-    PLAN = "plan"
-    RELEASE = "release"
-    LEAVE = "leave"
-    COMMIT = "commit"
-    DISCOVER = "discover"
-    REPORT_PARTITIONS = "report_partitions"
-    RESET_SINKS = "reset_sinks"
-    PREPARE = "prepare"
-    PUBLISH = "publish"
-
-
 class BatchPhase(StrEnum):
     """Where the member's batch stands; there is at most one."""
 
@@ -109,6 +90,10 @@ class BatchPhase(StrEnum):
     """Nothing of it runs; the store has to know that it is discarded."""
 
     DISCARDING = "discarding"
+
+
+Asked: TypeAlias = type[object] | GroupRequest
+"""A kind of effect: its class, or what is asked of the group, where both ways to leave it are `LEAVE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +122,8 @@ class MyBatch:
         return f"{why}; the batch was {records} alone"
 
 
-class OwnClaim(NamedTuple):
-    """The assignment whose claim was granted, and in which epoch."""
-
-    assignment: values.AssignmentId
-    epoch: values.Epoch
+OwnClaim: TypeAlias = tuple[values.AssignmentId, values.Epoch]
+"""The assignment whose claim was granted, and in which epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,11 +161,8 @@ class Discovery:
     rejoined_at: float = 0.0
 
 
-class Failure(NamedTuple):
-    """Why a batch, or a sink, ended badly; a reset is asked for with it."""
-
-    cause: ResetCause
-    detail: str
+Failure: TypeAlias = tuple[ResetCause, str]
+"""Why a batch, or a sink, ended badly, with details; a reset is asked for with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +174,13 @@ class Memory:
     sequence: values.CheckpointNumber = values.CheckpointNumber(0)
     timeline: values.Timeline = values.Timeline(0)
     counter: values.EventNumber = values.EventNumber(0)
-    newest_event: EventMark | None = None
+    newest_event: commands.EventMark | None = None
     """The newest event that a view has shown: a store that has another one by its number was restored."""
 
     is_store_older: bool = False
     """Whether the store was found to be older than this; to be reported."""
 
-    lost_event: EventMark | None = None
+    lost_event: commands.EventMark | None = None
     """An event that the store had shown, and has not; to be reported."""
 
     forgotten: OffsetMap = EMPTY
@@ -227,7 +206,7 @@ class OwnReset:
     epoch: values.Epoch | None = None
     """The epoch whose reset is being carried out."""
 
-    found: Mapping[GroupPartition, Found] | None = None
+    found: Mapping[GroupPartition, commands.Found] | None = None
     """The sinks' answers for it."""
 
 
@@ -238,7 +217,7 @@ class OwnContribution:
     sequence: values.CheckpointNumber | None = None
     """The checkpoint that the sinks prepare for."""
 
-    prepared: SinksPrepared | None = None
+    prepared: messages.SinksPrepared | None = None
     """What the contribution to it needs, once they have."""
 
     stored: values.CheckpointNumber | None = None
@@ -253,7 +232,7 @@ class OwnCommit:
     assignment: values.AssignmentId | None = None
     """The assignment in which it was asked for."""
 
-    answer: CommitAnswered | None = None
+    answer: messages.CommitAnswered | None = None
     """To be reported to the store."""
 
     done: values.CheckpointNumber | None = None
@@ -263,7 +242,7 @@ class OwnCommit:
 class MemberMachine:
     """One member, between two events."""
 
-    process: Register
+    process: commands.Register
     """How its process registers; the token and what it was before are completed for each registration."""
 
     timeouts: Timeouts
@@ -293,7 +272,7 @@ class MemberMachine:
     join_backoff: float = 0.0
     """How long after being fenced it does not join again."""
 
-    assignment: Assigned | None = None
+    assignment: messages.Assigned | None = None
     """None from a revoke to the next assignment."""
 
     revoking: frozenset[GroupPartition] = frozenset()
@@ -327,7 +306,7 @@ class MemberMachine:
 
     reset: OwnReset = OwnReset()
     seek_committed: values.Epoch | None = None
-    plan: RangesPlanned | None = None
+    plan: messages.RangesPlanned | None = None
     """The planner's answer, to be used or dropped."""
 
     contribution: OwnContribution = OwnContribution()
@@ -339,7 +318,7 @@ class MemberMachine:
     """Whether a transition is due in the region without a request."""
 
     store_lost_at: float | None = None
-    awaited: frozenset[Awaited] = frozenset()
+    awaited: frozenset[Asked] = frozenset()
     """Effects whose answer is still to come, so that none is asked for twice."""
 
     terminated_at: float | None = None
@@ -378,14 +357,19 @@ def moved(member: MemberMachine, state: State, why: Why | None = None) -> Member
     return replace(member, state=state, why=why)
 
 
-def awaiting(member: MemberMachine, what: Awaited) -> MemberMachine:
-    """Return the member with an effect outstanding."""
-    return replace(member, awaited=member.awaited | {what})
+def awaiting(member: MemberMachine, kind: Asked) -> MemberMachine:
+    """Return the member with an effect of a kind outstanding."""
+    return replace(member, awaited=member.awaited | {kind})
 
 
-def answered(member: MemberMachine, what: Awaited) -> MemberMachine:
-    """Return the member without that effect outstanding."""
-    return replace(member, awaited=member.awaited - {what})
+def asking(member: MemberMachine, effect: Effect) -> Driven:
+    """Return the member with an effect outstanding, and that effect."""
+    return awaiting(member, effect if isinstance(effect, GroupRequest) else type(effect)), (effect,)
+
+
+def answered(member: MemberMachine, kind: Asked) -> MemberMachine:
+    """Return the member without an effect of that kind outstanding."""
+    return replace(member, awaited=member.awaited - {kind})
 
 
 def seconds(duration: timedelta) -> float:
@@ -431,7 +415,7 @@ def has_claimed(member: MemberMachine, view: MemberRegion) -> bool:
     assignment = member.assignment
     return (
         assignment is not None
-        and member.claimed == OwnClaim(assignment.assignment, view.epoch)
+        and member.claimed == (assignment.assignment, view.epoch)
         and view.claims.keys() == assignment.partitions
     )
 
@@ -471,6 +455,11 @@ def own(member: MemberMachine) -> values.Incarnation:
     if member.incarnation is None:
         raise IllegalEvent(f"{member.member} has no lease; nothing can be asked in its name")
     return member.incarnation
+
+
+def caller(member: MemberMachine, epoch: values.Epoch) -> commands.Caller:
+    """Return a member that holds a lease, as who asks in an epoch."""
+    return commands.Caller(member=member.member, incarnation=own(member), epoch=epoch)
 
 
 def next_due(member: MemberMachine, now: float) -> float:

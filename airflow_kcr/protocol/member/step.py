@@ -15,47 +15,29 @@ from typing import Final, TypeAlias, TypeVar
 from airflow_kcr.errors import GroupInOtherRegion, IllegalEvent, MemberInUse, PartitionBusy, UnknownTopics
 from airflow_kcr.protocol.member import drive, messages, state
 from airflow_kcr.protocol.member.drive import PLAN_PAUSE
-from airflow_kcr.protocol.member.messages import Effect, Notice
+from airflow_kcr.protocol.member.messages import Answered, Effect, GroupRequest, Notice, Refused
 from airflow_kcr.protocol.member.state import (
-    Awaited,
+    Asked,
     BatchPhase,
-    Failure,
     MemberMachine,
     MyBatch,
-    OwnClaim,
     OwnReset,
     State,
     answered,
     moved,
 )
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    ClaimPartitions,
-    Command,
-    Contribute,
-    DiscardBatch,
-    EventMark,
-    FinishBatch,
-    Heartbeat,
-    PartitionAdvice,
-    ReadRegion,
-    Register,
-    Renew,
-    ReportPartitions,
-    ReportPublished,
-    StartBatch,
-)
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Incarnation, replace
 
 E = TypeVar("E")
-C = TypeVar("C", bound=Command[object])
+C = TypeVar("C", bound=commands.Command[object])
 A = TypeVar("A")
 Handler = Callable[[MemberMachine, E, float], MemberMachine]
-Reply: TypeAlias = "messages.Answered[C, A] | messages.Refused[C]"
+Reply: TypeAlias = "Answered[C, A] | Refused[C]"
 
 CLAIM_BACKOFF: Final = (0.2, 5.0)
 """First and longest wait, in seconds, before a refused claim is made again."""
@@ -89,12 +71,12 @@ def step(member: MemberMachine, event: messages.Event, now: float) -> tuple[Memb
 
 
 def _row(event: messages.Event) -> Row:
-    if isinstance(event, messages.Answered | messages.Refused):
+    if isinstance(event, Answered | Refused):
         return TABLE.get((type(event), type(event.command)), (None, _unchanged))
     return TABLE[event if isinstance(event, Notice) else type(event)]
 
 
-def _registered(member: MemberMachine, event: messages.Answered[Register, Incarnation], now: float) -> MemberMachine:
+def _registered(member: MemberMachine, event: Answered[commands.Register, Incarnation], now: float) -> MemberMachine:
     if member.state is State.FENCED:
         return member
     if member.incarnation is not None:
@@ -119,7 +101,7 @@ def _registered(member: MemberMachine, event: messages.Answered[Register, Incarn
     return _stale(_store_seen(fresh))
 
 
-def _registration_refused(member: MemberMachine, event: messages.Refused[Register], now: float) -> MemberMachine:
+def _registration_refused(member: MemberMachine, event: Refused[commands.Register], now: float) -> MemberMachine:
     if member.state is State.FENCED:
         return member
     if member.incarnation is not None:
@@ -140,7 +122,7 @@ def _patience(member: MemberMachine) -> float:
     return state.seconds(2 * times.lease + (times.drain if member.process.takeover else times.renew / 2))
 
 
-def _renewed(member: MemberMachine, event: messages.Answered[Renew, Heartbeat], now: float) -> MemberMachine:
+def _renewed(member: MemberMachine, event: Answered[commands.Renew, commands.Heartbeat], now: float) -> MemberMachine:
     member, heartbeat = _store_seen(member), event.result
     if not heartbeat.renewed:
         return _without_renewal(_compared(member, event), heartbeat.incarnation)
@@ -152,7 +134,7 @@ def _renewed(member: MemberMachine, event: messages.Answered[Renew, Heartbeat], 
     return _notified(member, heartbeat.counter) if is_old else member
 
 
-def _renewal_refused(member: MemberMachine, event: messages.Refused[Renew], now: float) -> MemberMachine:
+def _renewal_refused(member: MemberMachine, event: Refused[commands.Renew], now: float) -> MemberMachine:
     """A store that was restored has never heard of the member."""
     return _without_renewal(_store_seen(member), Incarnation(0))
 
@@ -165,7 +147,7 @@ def _without_renewal(member: MemberMachine, newest: Incarnation) -> MemberMachin
     return state.without_lease(replace(member, memory=replace(member.memory, is_store_older=is_older)))
 
 
-def _compared(member: MemberMachine, event: messages.Answered[Renew, Heartbeat]) -> MemberMachine:
+def _compared(member: MemberMachine, event: Answered[commands.Renew, commands.Heartbeat]) -> MemberMachine:
     """Return the member after it heard where the region stands.
 
     A late answer resembles a restored store; the store, asked about it, finds out, and nothing happens. A restored
@@ -184,7 +166,7 @@ def fenced(member: MemberMachine) -> MemberMachine:
     return moved(state.doomed(member), State.FENCED)
 
 
-def _view_read(member: MemberMachine, event: messages.Answered[ReadRegion, MemberRegion], now: float) -> MemberMachine:
+def _view_read(member: MemberMachine, event: Answered[commands.ReadRegion, MemberRegion], now: float) -> MemberMachine:
     member = _store_seen(member)
     if member.view is not None and event.result.counter < member.read.counter:
         # The store had shown more when it was asked: it was restored, and what it shows now is what counts.
@@ -209,11 +191,11 @@ def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -
     runs = view.state in {RegionState.RUNNING, RegionState.DRAINING}
     if runs and any(claim.is_in_flight for claim in view.claims.values()):
         detail = "the store has a batch as started that this member does not have"
-        member = replace(member, failure=Failure(ResetCause.BATCH_REFUSED, detail))
+        member = replace(member, failure=(ResetCause.BATCH_REFUSED, detail))
     return member
 
 
-def _read_refused(member: MemberMachine, event: messages.Refused[ReadRegion], now: float) -> MemberMachine:
+def _read_refused(member: MemberMachine, event: Refused[commands.ReadRegion], now: float) -> MemberMachine:
     return state.without_lease(_of_older_store(_store_seen(member)))
 
 
@@ -245,7 +227,9 @@ def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachin
             sequence=max(memory.sequence, CheckpointNumber(view.next_sequence - 1)),
             timeline=max(memory.timeline, view.timeline),
             counter=max(memory.counter, view.counter),
-            newest_event=None if view.recorded_at is None else EventMark(number=view.counter, at=view.recorded_at),
+            newest_event=None
+            if view.recorded_at is None
+            else commands.EventMark(number=view.counter, at=view.recorded_at),
         ),
     )
 
@@ -259,7 +243,7 @@ def _positions(member: MemberMachine, view: MemberRegion) -> OffsetMap:
 
 
 def _claim_granted(
-    member: MemberMachine, event: messages.Answered[ClaimPartitions, MemberRegion], now: float
+    member: MemberMachine, event: Answered[commands.ClaimPartitions, MemberRegion], now: float
 ) -> MemberMachine:
     member = _store_seen(member)
     assignment = member.assignment
@@ -271,7 +255,7 @@ def _claim_granted(
         return _seen(replace(member, claimed=None, claim_after=now + CLAIM_BACKOFF[0]), event.result, now)
     granted = replace(
         state.unprepared(member),
-        claimed=OwnClaim(event.command.assignment, event.result.epoch),
+        claimed=(event.command.assignment, event.result.epoch),
         claim_backoff=0.0,
         busy_since=None,
         plan_after=0.0,
@@ -280,7 +264,7 @@ def _claim_granted(
     return _seen(granted, event.result, now)
 
 
-def _claim_refused(member: MemberMachine, event: messages.Refused[ClaimPartitions], now: float) -> MemberMachine:
+def _claim_refused(member: MemberMachine, event: Refused[commands.ClaimPartitions], now: float) -> MemberMachine:
     first, longest = CLAIM_BACKOFF
     if isinstance(event.error, PartitionBusy):
         since = now if member.busy_since is None else member.busy_since
@@ -295,23 +279,25 @@ def _claim_refused(member: MemberMachine, event: messages.Refused[ClaimPartition
 
 
 def _shown(
-    member: MemberMachine, event: messages.Answered[Acknowledge | ReportPublished, MemberRegion], now: float
+    member: MemberMachine,
+    event: Answered[commands.Acknowledge | commands.ReportPublished, MemberRegion],
+    now: float,
 ) -> MemberMachine:
     return _seen(_store_seen(member), event.result, now)
 
 
-def _acknowledgement_refused(member: MemberMachine, event: messages.Refused[Acknowledge], now: float) -> MemberMachine:
+def _acknowledgement_refused(member: MemberMachine, event: Refused[commands.Acknowledge], now: float) -> MemberMachine:
     return replace(_stale(member), reset=OwnReset(), claimed=None, claim_after=now + CLAIM_BACKOFF[0])
 
 
 def _contributed(
-    member: MemberMachine, event: messages.Answered[Contribute, MemberRegion], now: float
+    member: MemberMachine, event: Answered[commands.Contribute, MemberRegion], now: float
 ) -> MemberMachine:
     stored = replace(member.contribution, stored=event.command.sequence)
     return _seen(replace(member, contribution=stored), event.result, now)
 
 
-def _contribution_refused(member: MemberMachine, event: messages.Refused[Contribute], now: float) -> MemberMachine:
+def _contribution_refused(member: MemberMachine, event: Refused[commands.Contribute], now: float) -> MemberMachine:
     return _stale(state.unprepared(member))
 
 
@@ -359,34 +345,26 @@ def _in_phase(member: MemberMachine, batch: BatchId, phases: frozenset[BatchPhas
     return mine
 
 
-def _batch_started(member: MemberMachine, event: messages.Answered[StartBatch, Batch], now: float) -> MemberMachine:
+def _batch_started(member: MemberMachine, event: Answered[commands.StartBatch, Batch], now: float) -> MemberMachine:
     batch = replace(_in_phase(member, event.command.batch, frozenset({BatchPhase.STARTING})), row=event.result)
     return state.in_phase(member, batch, BatchPhase.STARTED, now)
 
 
-def _start_refused(member: MemberMachine, event: messages.Refused[StartBatch], now: float) -> MemberMachine:
+def _start_refused(member: MemberMachine, event: Refused[commands.StartBatch], now: float) -> MemberMachine:
     _in_phase(member, event.command.batch, frozenset({BatchPhase.STARTING}))
     return _stale(replace(member, batch=None, plan_after=now + PLAN_PAUSE))
 
 
-def _batch_ran(member: MemberMachine, event: messages.BatchFinished, now: float) -> MemberMachine:
+def _batch_ended(member: MemberMachine, event: messages.BatchEnded, now: float) -> MemberMachine:
     batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
+    if event.failure is not None:
+        if batch.phase is BatchPhase.RUNNING and not batch.doomed:
+            member = replace(member, failure=(ResetCause.BATCH_FAILED, batch.failed(event.failure)))
+        batch = replace(batch, doomed=True)
     return state.in_phase(member, batch, BatchPhase.QUIESCED, now)
 
 
-def _batch_failed(member: MemberMachine, event: messages.PipelineFailed, now: float) -> MemberMachine:
-    batch = _in_phase(member, event.batch, frozenset({BatchPhase.RUNNING, BatchPhase.CANCELLING}))
-    if batch.phase is BatchPhase.RUNNING and not batch.doomed:
-        member = replace(member, failure=Failure(ResetCause.BATCH_FAILED, batch.failed(event.why)))
-    return state.in_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
-
-
-def _batch_quiesced(member: MemberMachine, event: messages.BatchQuiesced, now: float) -> MemberMachine:
-    batch = _in_phase(member, event.batch, frozenset({BatchPhase.CANCELLING}))
-    return state.in_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now)
-
-
-def _batch_accepted(member: MemberMachine, event: messages.Answered[FinishBatch, None], now: float) -> MemberMachine:
+def _batch_accepted(member: MemberMachine, event: Answered[commands.FinishBatch, None], now: float) -> MemberMachine:
     batch = _in_phase(member, event.command.batch, frozenset({BatchPhase.FINISHING}))
     view = member.view
     places = {p: state.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
@@ -397,13 +375,13 @@ def _batch_accepted(member: MemberMachine, event: messages.Answered[FinishBatch,
     return replace(member, batch=None, positions=positions, plan_after=0.0, view_is_stale=stale)
 
 
-def _finish_refused(member: MemberMachine, event: messages.Refused[FinishBatch], now: float) -> MemberMachine:
+def _finish_refused(member: MemberMachine, event: Refused[commands.FinishBatch], now: float) -> MemberMachine:
     batch = _in_phase(member, event.command.batch, frozenset({BatchPhase.FINISHING}))
-    member = replace(member, failure=Failure(ResetCause.BATCH_REFUSED, event.why))
+    member = replace(member, failure=(ResetCause.BATCH_REFUSED, event.why))
     return _stale(state.in_phase(member, replace(batch, doomed=True), BatchPhase.QUIESCED, now))
 
 
-def _discarded(member: MemberMachine, event: Reply[DiscardBatch, Region], now: float) -> MemberMachine:
+def _discarded(member: MemberMachine, event: Reply[commands.DiscardBatch, Region], now: float) -> MemberMachine:
     """Whatever the store says of it, nothing of the batch runs."""
     _in_phase(member, event.command.batch, frozenset({BatchPhase.DISCARDING}))
     return _stale(replace(member, batch=None))
@@ -422,7 +400,7 @@ def _revoked(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
 
 
 def _with_assignment(member: MemberMachine, assignment: messages.Assigned | None) -> MemberMachine:
-    return replace(answered(member, Awaited.RELEASE), assignment=assignment, revoking=frozenset())
+    return replace(answered(member, messages.ReleasePartitions), assignment=assignment, revoking=frozenset())
 
 
 def _left_group(member: MemberMachine, event: Notice, now: float) -> MemberMachine:
@@ -451,10 +429,10 @@ def _partitions_discovered(member: MemberMachine, event: messages.PartitionsDisc
 
 
 def _partitions_reported(
-    member: MemberMachine, event: Reply[ReportPartitions, PartitionAdvice], now: float
+    member: MemberMachine, event: Reply[commands.ReportPartitions, commands.PartitionAdvice], now: float
 ) -> MemberMachine:
     known = member.discovery
-    advice = event.result if isinstance(event, messages.Answered) else PartitionAdvice(report_again=True)
+    advice = event.result if isinstance(event, Answered) else commands.PartitionAdvice(report_again=True)
     advised = replace(
         known,
         reported=None if advice.report_again else known.reported,
@@ -481,7 +459,7 @@ def _sink_failed(member: MemberMachine, event: messages.SinkFailed, now: float) 
     if event.epoch != member.memory.epoch:
         # What failed belongs to an epoch that is over; asking for a reset of the present one would count against it.
         return replace(member, reset=OwnReset())
-    return replace(member, failure=Failure(ResetCause.SINK_FAILED, event.why), reset=OwnReset())
+    return replace(member, failure=(ResetCause.SINK_FAILED, event.why), reset=OwnReset())
 
 
 def _sinks_prepared(member: MemberMachine, event: messages.SinksPrepared, now: float) -> MemberMachine:
@@ -492,16 +470,12 @@ def _sinks_prepared(member: MemberMachine, event: messages.SinksPrepared, now: f
 def _engine_lacks(member: MemberMachine, event: messages.EngineLacks, now: float) -> MemberMachine:
     """Time in which no task can run, or gets its records at the pace of a quota, is not the batch's own."""
     batch = member.batch
-    if event.why and batch is not None and batch.phase is BatchPhase.RUNNING:
+    if event.why and event.excuses and batch is not None and batch.phase is BatchPhase.RUNNING:
         batch = replace(batch, since=now)
     return replace(member, lacks=event.why, batch=batch)
 
 
-def _engine_slowed(member: MemberMachine, event: messages.EngineSlowed, now: float) -> MemberMachine:
-    return replace(member, lacks=event.why)
-
-
-def _publication_failed(member: MemberMachine, event: messages.Refused[ReportPublished], now: float) -> MemberMachine:
+def _publication_failed(member: MemberMachine, event: Refused[commands.ReportPublished], now: float) -> MemberMachine:
     """It is tried again in its turn."""
     return _stale(member)
 
@@ -515,52 +489,49 @@ def _unchanged(member: MemberMachine, event: messages.Event, now: float) -> Memb
     return member
 
 
-Kind: TypeAlias = "Notice | type[object] | tuple[type[object], type[Command[object]]]"
+Kind: TypeAlias = "Notice | type[object] | tuple[type[object], type[commands.Command[object]]]"
 
-Row: TypeAlias = tuple[Awaited | None, Callable[..., MemberMachine]]
+Row: TypeAlias = tuple[Asked | None, Callable[..., MemberMachine]]
 
 TABLE: Final[Mapping[Kind, Row]] = {
-    (messages.Answered, Register): (Awaited.REGISTER, _registered),
-    (messages.Refused, Register): (Awaited.REGISTER, _registration_refused),
-    (messages.Answered, Renew): (Awaited.RENEW, _renewed),
-    (messages.Refused, Renew): (Awaited.RENEW, _renewal_refused),
-    (messages.Answered, ReadRegion): (Awaited.READ, _view_read),
-    (messages.Refused, ReadRegion): (Awaited.READ, _read_refused),
-    (messages.Answered, ClaimPartitions): (Awaited.CLAIM, _claim_granted),
-    (messages.Refused, ClaimPartitions): (Awaited.CLAIM, _claim_refused),
-    (messages.Answered, Acknowledge): (Awaited.ACKNOWLEDGE, _shown),
-    (messages.Refused, Acknowledge): (Awaited.ACKNOWLEDGE, _acknowledgement_refused),
-    (messages.Answered, Contribute): (Awaited.CONTRIBUTE, _contributed),
-    (messages.Refused, Contribute): (Awaited.CONTRIBUTE, _contribution_refused),
-    (messages.Answered, ReportPublished): (Awaited.PUBLISH, _shown),
-    (messages.Refused, ReportPublished): (Awaited.PUBLISH, _publication_failed),
-    (messages.Answered, ReportPartitions): (Awaited.REPORT_PARTITIONS, _partitions_reported),
-    (messages.Refused, ReportPartitions): (Awaited.REPORT_PARTITIONS, _partitions_reported),
-    (messages.Answered, StartBatch): (None, _batch_started),
-    (messages.Refused, StartBatch): (None, _start_refused),
-    (messages.Answered, FinishBatch): (None, _batch_accepted),
-    (messages.Refused, FinishBatch): (None, _finish_refused),
-    (messages.Answered, DiscardBatch): (None, _discarded),
-    (messages.Refused, DiscardBatch): (None, _discarded),
+    (Answered, commands.Register): (commands.Register, _registered),
+    (Refused, commands.Register): (commands.Register, _registration_refused),
+    (Answered, commands.Renew): (commands.Renew, _renewed),
+    (Refused, commands.Renew): (commands.Renew, _renewal_refused),
+    (Answered, commands.ReadRegion): (commands.ReadRegion, _view_read),
+    (Refused, commands.ReadRegion): (commands.ReadRegion, _read_refused),
+    (Answered, commands.ClaimPartitions): (messages.ClaimAssignment, _claim_granted),
+    (Refused, commands.ClaimPartitions): (messages.ClaimAssignment, _claim_refused),
+    (Answered, commands.Acknowledge): (commands.Acknowledge, _shown),
+    (Refused, commands.Acknowledge): (commands.Acknowledge, _acknowledgement_refused),
+    (Answered, commands.Contribute): (commands.Contribute, _contributed),
+    (Refused, commands.Contribute): (commands.Contribute, _contribution_refused),
+    (Answered, commands.ReportPublished): (commands.ReportPublished, _shown),
+    (Refused, commands.ReportPublished): (commands.ReportPublished, _publication_failed),
+    (Answered, commands.ReportPartitions): (commands.ReportPartitions, _partitions_reported),
+    (Refused, commands.ReportPartitions): (commands.ReportPartitions, _partitions_reported),
+    (Answered, commands.StartBatch): (None, _batch_started),
+    (Refused, commands.StartBatch): (None, _start_refused),
+    (Answered, commands.FinishBatch): (None, _batch_accepted),
+    (Refused, commands.FinishBatch): (None, _finish_refused),
+    (Answered, commands.DiscardBatch): (None, _discarded),
+    (Refused, commands.DiscardBatch): (None, _discarded),
     messages.StoreLost: (None, _store_lost),
     Notice.STORE_BACK: (None, _store_back),
     messages.Changed: (None, _changed),
-    messages.RangesPlanned: (Awaited.PLAN, _planned),
-    messages.BatchFinished: (None, _batch_ran),
-    messages.PipelineFailed: (None, _batch_failed),
-    messages.BatchQuiesced: (None, _batch_quiesced),
+    messages.RangesPlanned: (messages.PlanRanges, _planned),
+    messages.BatchEnded: (None, _batch_ended),
     messages.Assigned: (None, _assigned),
-    messages.Revoking: (Awaited.RELEASE, _revoking),
+    messages.Revoking: (messages.ReleasePartitions, _revoking),
     Notice.REVOKED: (None, _revoked),
-    Notice.LEFT_GROUP: (Awaited.LEAVE, _left_group),
+    Notice.LEFT_GROUP: (GroupRequest.LEAVE, _left_group),
     Notice.INSTANCE_FENCED: (None, _instance_fenced),
-    messages.CommitAnswered: (Awaited.COMMIT, _committed),
-    messages.PartitionsDiscovered: (Awaited.DISCOVER, _partitions_discovered),
-    messages.SinksReset: (Awaited.RESET_SINKS, _sinks_reset),
-    messages.SinkFailed: (Awaited.RESET_SINKS, _sink_failed),
-    messages.SinksPrepared: (Awaited.PREPARE, _sinks_prepared),
+    messages.CommitAnswered: (messages.Commit, _committed),
+    messages.PartitionsDiscovered: (GroupRequest.DISCOVER_PARTITIONS, _partitions_discovered),
+    messages.SinksReset: (messages.ResetSinks, _sinks_reset),
+    messages.SinkFailed: (messages.ResetSinks, _sink_failed),
+    messages.SinksPrepared: (messages.PrepareSinks, _sinks_prepared),
     messages.EngineLacks: (None, _engine_lacks),
-    messages.EngineSlowed: (None, _engine_slowed),
     Notice.TICK: (None, _unchanged),
     Notice.TERMINATED: (None, _terminated),
 }

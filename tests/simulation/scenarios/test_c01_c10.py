@@ -182,7 +182,7 @@ def test_c03_a_member_whose_batch_lost_a_partition_finishes_it_and_only_then_cla
     assert not alone.wanted(messages.Cancel)
     assert not alone.wanted(messages.ClaimAssignment)
     batch = BatchId("b1")
-    alone.feed(member_events.BatchFinished(batch=batch), answers.batch_accepted(batch=batch))
+    alone.feed(member_events.BatchEnded(batch=batch), answers.batch_accepted(batch=batch))
     assert [e.batch for e in alone.wanted(commands.FinishBatch)] == [batch]
     assert [e.partitions for e in alone.wanted(messages.ClaimAssignment)] == [frozenset(MINE[:1])]
     assert not alone.wanted(commands.RequestReset)

@@ -40,7 +40,7 @@ def test_c11_a_member_that_cannot_reach_the_store_leaves_its_group_in_bounded_ti
     assert (alone.state, alone.member.why) == (State.HOLDING, Why.STORE_AWAY)
     assert alone.member.batch is not None
     assert alone.member.batch.doomed
-    alone.feed(messages.Notice.LEFT_GROUP, messages.BatchQuiesced(batch=BatchId("b1")))
+    alone.feed(messages.Notice.LEFT_GROUP, messages.BatchEnded(batch=BatchId("b1")))
     assert not alone.wait(60, renewing=False)
     alone.feed(messages.Notice.STORE_BACK, answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
     alone.feed(answers.view_read(view=view_of(incarnation=2)))
@@ -308,7 +308,7 @@ def test_c17_a_member_comes_back_by_itself_as_a_new_incarnation() -> None:
     assert (alone.state, alone.member.incarnation) == (State.JOINING, None)
     assert any(isinstance(e, commands.Register) and e.previous == 1 for e in alone.all)
     assert any(isinstance(e, messages.Cancel) for e in alone.all)
-    alone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
+    alone.feed(messages.BatchEnded(batch=BatchId("b1")))
     alone.feed(messages.Notice.STORE_BACK, answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
     # Its own old batch is discarded by the new incarnation: nothing has to wait for the lease of the old one.
     assert [(e.batch, e.incarnation) for e in alone.wanted(commands.DiscardBatch)] == [("b1", 2)]
@@ -463,7 +463,7 @@ def test_c20_a_newer_incarnation_of_another_process_fences_the_member_which_writ
     assert alone.state is State.FENCED
     assert [e.batch for e in alone.wanted(messages.Cancel)] == ["b1"]
     assert alone.wanted(messages.GroupRequest.CLOSE_KEEPING_SLOT)
-    after = [*alone.feed(messages.BatchQuiesced(batch=BatchId("b1")), messages.Notice.LEFT_GROUP)]
+    after = [*alone.feed(messages.BatchEnded(batch=BatchId("b1")), messages.Notice.LEFT_GROUP)]
     after += alone.wait(300, renewing=False)
     assert after == []
     assert alone.state is State.FENCED

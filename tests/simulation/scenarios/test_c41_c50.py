@@ -168,7 +168,7 @@ def test_c42_a_fenced_instance_writes_nothing_more() -> None:
     alone = LoneMember().in_batch()
     alone.feed(messages.Notice.INSTANCE_FENCED)
     assert alone.wanted(commands.Renew), "the store is asked who the member is"
-    alone.superseded().feed(messages.BatchQuiesced(batch=BatchId("b1")))
+    alone.superseded().feed(messages.BatchEnded(batch=BatchId("b1")))
     assert len([e for e in alone.all if e is messages.GroupRequest.JOIN]) == 1, "a former process does not come back"
     written = (
         commands.FinishBatch,

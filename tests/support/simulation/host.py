@@ -436,12 +436,12 @@ class Host:
         if hit is not None and hit.from_ <= offset < hit.to:
             self._write(run, self.world.random.random() / 2)
             self.deliver(
-                messages.PipelineFailed(batch=run.row.batch, why=f"the record {poison}@{offset} can't be processed")
+                messages.BatchEnded(batch=run.row.batch, failure=f"the record {poison}@{offset} can't be processed")
             )
         elif self._write(run, 1.0):
-            self.deliver(messages.BatchFinished(batch=run.row.batch))
+            self.deliver(messages.BatchEnded(batch=run.row.batch))
         else:
-            self.deliver(messages.PipelineFailed(batch=run.row.batch, why="the sink refused the batch"))
+            self.deliver(messages.BatchEnded(batch=run.row.batch, failure="the sink refused the batch"))
 
     def _write(self, run: Running, share: float) -> bool:
         """Write output; a fenced sink takes all of it in one transaction or nothing."""
@@ -475,7 +475,7 @@ class Host:
             self._write_partial()
             run.cancelled = True
             self.running = None
-            self.deliver(messages.BatchQuiesced(batch=batch))
+            self.deliver(messages.BatchEnded(batch=batch))
 
         self.soon(quiesced, 1.0)
 

@@ -178,7 +178,7 @@ def test_a_claim_whose_logs_can_not_be_read_is_refused_so_that_it_is_made_again(
 def test_a_batch_that_did_its_work_is_finished_and_timed(desk: Desk) -> None:
     desk.engine.report = BatchReport(scans=2, warnings=("scanned twice",))
     took = desk.run()
-    assert desk.hear(messages.BatchFinished).batch == BATCH
+    assert desk.hear(messages.BatchEnded) == messages.BatchEnded(batch=BATCH)
     desk.loop()
     assert took == [(0.0, True)]
 
@@ -189,7 +189,7 @@ def test_what_each_batch_is_warned_of_is_told_once_then_now_and_then(
     desk.engine.report = BatchReport(scans=2, warnings=("scanned twice, as no other test says",))
     for _ in range(3):
         desk.run()
-        desk.hear(messages.BatchFinished)
+        desk.hear(messages.BatchEnded)
     assert [record.getMessage() for record in caplog.records if "as no other" in record.getMessage()] == [
         f"{MEMBER}: batch {BATCH}: scanned twice, as no other test says"
     ]
@@ -204,7 +204,7 @@ def test_how_long_a_batch_took_is_told_before_its_end(desk: Desk) -> None:
 def test_a_failed_batch_says_why_and_did_not_do_its_work(desk: Desk) -> None:
     desk.engine.failures.append(BatchFailed("record 7 is poison"))
     took = desk.run()
-    assert desk.hear(messages.PipelineFailed) == messages.PipelineFailed(batch=BATCH, why="record 7 is poison")
+    assert desk.hear(messages.BatchEnded) == messages.BatchEnded(batch=BATCH, failure="record 7 is poison")
     desk.loop()
     assert took == [(0.0, False)]
 
@@ -214,7 +214,7 @@ def test_a_batch_that_the_member_cancelled_quiesces_when_its_tasks_have_ended(de
     desk.run()
     eventually(lambda: bool(desk.engine.started), "the batch")
     desk.working.cancel(messages.Cancel(batch=BATCH))
-    assert desk.hear(messages.BatchQuiesced).batch == BATCH
+    assert desk.hear(messages.BatchEnded) == messages.BatchEnded(batch=BATCH)
 
 
 def test_a_batch_that_somebody_else_cancelled_has_failed(desk: Desk) -> None:
@@ -222,7 +222,7 @@ def test_a_batch_that_somebody_else_cancelled_has_failed(desk: Desk) -> None:
     desk.run()
     eventually(lambda: bool(desk.engine.started), "the batch")
     desk.engine.cancel(BATCH)
-    assert desk.hear(messages.PipelineFailed).batch == BATCH
+    assert desk.hear(messages.BatchEnded).failure is not None
 
 
 def test_a_cancelled_batch_that_fails_for_another_reason_is_quiesced_too(desk: Desk) -> None:
@@ -233,7 +233,7 @@ def test_a_cancelled_batch_that_fails_for_another_reason_is_quiesced_too(desk: D
     eventually(lambda: bool(desk.engine.started), "the batch")
     desk.working.cancel(messages.Cancel(batch=BATCH))
     desk.engine.gate.set()
-    assert desk.hear(messages.BatchQuiesced).batch == BATCH
+    assert desk.hear(messages.BatchEnded) == messages.BatchEnded(batch=BATCH)
 
 
 def test_a_batch_that_ended_before_its_cancellation_reached_it_is_finished(desk: Desk) -> None:
@@ -242,14 +242,14 @@ def test_a_batch_that_ended_before_its_cancellation_reached_it_is_finished(desk:
     desk.run()
     desk.working.cancel(messages.Cancel(batch=BATCH))
     desk.engine.gate.set()
-    assert desk.hear(messages.BatchFinished).batch == BATCH
+    assert desk.hear(messages.BatchEnded) == messages.BatchEnded(batch=BATCH)
 
 
 def test_the_cancellation_of_an_older_batch_is_not_that_of_the_next(desk: Desk) -> None:
     desk.working.cancel(messages.Cancel(batch=OTHER))
     desk.engine.failures.append(BatchFailed("a task failed"))
     desk.run()
-    assert desk.hear(messages.PipelineFailed).batch == BATCH
+    assert desk.hear(messages.BatchEnded).failure is not None
 
 
 def test_a_bug_in_the_engine_is_not_a_failed_batch(desk: Desk) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.drive import LONGEST_PLAN_PAUSE, PLAN_PAUSE
-from airflow_kcr.protocol.member.state import Awaited, BatchPhase, State, Why
+from airflow_kcr.protocol.member.state import BatchPhase, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands
@@ -56,7 +56,7 @@ def test_nothing_is_planned_while_the_view_is_old_or_the_member_may_not_process(
     stale = LoneMember().join().assign()
     stale.feed(answers.renewed(sent_at=0.0, counter=EventNumber(99)))
     stale.grant()
-    stale.member = replace(stale.member, view_is_stale=True, awaited=frozenset({Awaited.READ}))
+    stale.member = replace(stale.member, view_is_stale=True, awaited=frozenset({commands.ReadRegion}))
     stale.feed(messages.Notice.TICK)
     assert stale.wanted(messages.PlanRanges) == []
 
@@ -145,7 +145,7 @@ def test_while_kafka_takes_partitions_a_batch_there_may_end_and_what_is_kept_goe
     lone = LoneMember().in_batch()
     lone.feed(messages.Revoking(partitions=ONLY_FIRST))
     assert lone.wanted(messages.ReleasePartitions) == []
-    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1), answers.batch_accepted(batch=B1))
     assert lone.wanted(commands.FinishBatch) != []
     assert lone.wanted(messages.ReleasePartitions) == [messages.ReleasePartitions(partitions=ONLY_FIRST)]
     # Kafka may take its time, and so may the claim of what is left: meanwhile the work goes on there.
@@ -155,7 +155,7 @@ def test_while_kafka_takes_partitions_a_batch_there_may_end_and_what_is_kept_goe
     lone.assign(MINE[1:], assignment=2)
     assert [claim.partitions for claim in lone.wanted(messages.ClaimAssignment)] == [frozenset(MINE[1:])]
     lone.grant(view_of({p: c for p, c in claims_of().items() if p in MINE[1:]}), assignment=2)
-    lone.feed(messages.BatchFinished(batch=B2), answers.batch_accepted(batch=B2))
+    lone.feed(messages.BatchEnded(batch=B2), answers.batch_accepted(batch=B2))
     assert [finish.batch for finish in lone.wanted(commands.FinishBatch)] == [B2]
     assert lone.wanted(commands.RequestReset) == []
 
@@ -163,7 +163,7 @@ def test_while_kafka_takes_partitions_a_batch_there_may_end_and_what_is_kept_goe
 def test_where_kafka_takes_everything_nothing_is_planned() -> None:
     lone = LoneMember().in_batch()
     lone.feed(messages.Revoking(partitions=frozenset(MINE)))
-    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1), messages.Notice.TICK)
+    lone.feed(messages.BatchEnded(batch=B1), answers.batch_accepted(batch=B1), messages.Notice.TICK)
     assert lone.wanted(messages.ReleasePartitions) == [messages.ReleasePartitions(partitions=frozenset(MINE))]
     assert lone.wanted(messages.PlanRanges) == []
 
@@ -201,7 +201,7 @@ def test_where_kafka_has_not_waited_for_the_batch_it_counts_all_the_same_and_wha
     lone.feed(messages.Revoking(partitions=ONLY_FIRST))
     lone.assign(MINE[1:], assignment=2)
     assert (lone.wanted(messages.Cancel), lone.wanted(messages.ClaimAssignment)) == ([], [])
-    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1), answers.batch_accepted(batch=B1))
     assert [claim.partitions for claim in lone.wanted(messages.ClaimAssignment)] == [frozenset(MINE[1:])]
     assert lone.wanted(commands.RequestReset) == []
 
@@ -248,7 +248,7 @@ def test_a_refused_begin_leaves_nothing_and_the_region_is_read() -> None:
 
 def test_a_finished_batch_is_ended_and_the_positions_advance() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(messages.BatchFinished(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1))
     assert lone.wanted(commands.FinishBatch) == [commands.FinishBatch(member=ME, batch=B1, incarnation=Incarnation(1))]
     lone.feed(answers.batch_accepted(batch=B1))
     assert lone.member.positions == OffsetMap(dict.fromkeys(MINE, Offset(10)))
@@ -259,7 +259,7 @@ def test_a_finished_batch_is_ended_and_the_positions_advance() -> None:
 def test_an_end_while_the_checkpoint_drains_is_accepted_and_nothing_further_is_planned() -> None:
     lone = LoneMember().in_batch()
     lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.DRAINING))
-    lone.feed(messages.BatchFinished(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1))
     assert lone.wanted(commands.FinishBatch)
     lone.feed(answers.batch_accepted(batch=B1))
     assert lone.wanted(messages.PlanRanges) == []
@@ -267,7 +267,7 @@ def test_an_end_while_the_checkpoint_drains_is_accepted_and_nothing_further_is_p
 
 def test_a_refused_end_discards_the_work_and_asks_for_a_reset() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(messages.BatchFinished(batch=B1), answers.finish_refused(batch=B1, why="its claims have gone"))
+    lone.feed(messages.BatchEnded(batch=B1), answers.finish_refused(batch=B1, why="its claims have gone"))
     assert lone.wanted(commands.DiscardBatch) == [
         commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(1))
     ]
@@ -280,7 +280,7 @@ def test_a_refused_end_discards_the_work_and_asks_for_a_reset() -> None:
 
 def test_a_failed_batch_is_discarded_and_a_reset_asked_for_in_its_own_epoch() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(messages.PipelineFailed(batch=B1, why="division by zero"))
+    lone.feed(messages.BatchEnded(batch=B1, failure="division by zero"))
     asked = lone.wanted(commands.RequestReset)[0]
     assert (asked.caller.epoch, asked.cause, asked.detail) == (1, ResetCause.BATCH_FAILED, "division by zero")
     assert lone.wanted(commands.DiscardBatch)
@@ -296,7 +296,7 @@ def test_a_batch_that_was_narrowed_to_one_record_names_it_whatever_fails() -> No
         return lone
 
     failed, slow = narrowed(), narrowed()
-    failed.feed(messages.PipelineFailed(batch=B1, why="division by zero"))
+    failed.feed(messages.BatchEnded(batch=B1, failure="division by zero"))
     slow.wait(121)
     named = f"; the batch was {min(MINE)} offset 0 alone"
     assert failed.wanted(commands.RequestReset)[0].detail == f"division by zero{named}"
@@ -385,7 +385,7 @@ def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once()
 def test_time_in_which_the_engine_is_slow_is_the_batch_s_own() -> None:
     lone = LoneMember().in_batch()
     lone.wait(5)
-    lone.feed(messages.EngineSlowed(why="a quota"))
+    lone.feed(messages.EngineLacks(why="a quota", excuses=False))
     assert [one.lacks for one in renewals_of(lone)] == ["a quota"]
     lone.wait(115)
     assert requested(lone) == [ResetCause.BATCH_TIMEOUT]
@@ -417,9 +417,8 @@ def renewals_of(lone: LoneMember) -> list[commands.Renew]:
 
 def test_a_cancelled_batch_is_discarded_once_it_is_quiesced_whatever_it_answered() -> None:
     for answer in (
-        messages.BatchQuiesced(batch=B1),
-        messages.BatchFinished(batch=B1),
-        messages.PipelineFailed(batch=B1, why=""),
+        messages.BatchEnded(batch=B1),
+        messages.BatchEnded(batch=B1, failure=""),
     ):
         lone = LoneMember().in_batch()
         lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
@@ -463,7 +462,7 @@ def without_lease() -> LoneMember:
     lone = LoneMember().in_batch()
     lone.now = 10.0
     lone.feed(messages.Notice.TICK)
-    lone.feed(messages.BatchQuiesced(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1))
     return lone
 
 
@@ -485,7 +484,7 @@ def test_a_member_that_ends_without_a_lease_lets_it_go() -> None:
 
 def test_a_fenced_member_lets_it_go_without_a_word() -> None:
     lone = LoneMember().in_batch().superseded()
-    lone.feed(messages.BatchQuiesced(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1))
     assert lone.member.batch is None
     assert lone.wanted(commands.DiscardBatch) == []
 
@@ -502,7 +501,7 @@ def test_an_end_that_was_finished_under_an_older_incarnation_is_a_discard() -> N
     lone.now = 10.0
     lone.feed(messages.Notice.TICK)
     lone.feed(answers.registered(incarnation=Incarnation(2), sent_at=lone.now))
-    lone.feed(messages.BatchFinished(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1))
     assert lone.wanted(commands.FinishBatch) == []
     assert lone.wanted(commands.DiscardBatch) == [
         commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(2))

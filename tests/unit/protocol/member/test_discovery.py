@@ -148,7 +148,7 @@ def test_a_member_joins_anew_between_two_batches() -> None:
     assert batch is not None
     lone.feed(
         answers.batch_started(batch=batch.batch),
-        messages.BatchFinished(batch=batch.batch),
+        messages.BatchEnded(batch=batch.batch),
         answers.batch_accepted(batch=batch.batch),
     )
     assert len(lone.wanted(messages.GroupRequest.LEAVE)) == 1
@@ -165,7 +165,7 @@ def test_a_claim_is_answered_and_the_store_asked_again_before_an_assignment_is_g
     told(lone, REJOIN)
     view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20), state=state)
     lone.feed(answers.view_read(view=view))
-    lone.feed(messages.BatchQuiesced(batch=batch.batch), answers.discarded(batch=batch.batch))
+    lone.feed(messages.BatchEnded(batch=batch.batch), answers.discarded(batch=batch.batch))
     assert len(lone.wanted(messages.ClaimAssignment)) == 1
     assert lone.wanted(messages.GroupRequest.LEAVE) == []
     lone.grant(view)

@@ -65,7 +65,7 @@ def test_a_new_epoch_is_claimed_anew_once_the_old_batch_is_over() -> None:
     lone = LoneMember().in_batch()
     lone.see(later(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)))
     assert lone.wanted(messages.ClaimAssignment) == []
-    lone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
+    lone.feed(messages.BatchEnded(batch=BatchId("b1")))
     lone.feed(answers.discarded(batch=BatchId("b1")))
     assert lone.wanted(messages.ClaimAssignment) == [MY_CLAIM]
 
@@ -257,7 +257,7 @@ def test_a_batch_in_flight_ends_first_and_a_plan_is_waited_for() -> None:
     lone = LoneMember().in_batch()
     lone.see(draining())
     assert lone.wanted(messages.PrepareSinks) == []
-    lone.feed(messages.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
+    lone.feed(messages.BatchEnded(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
     assert lone.wanted(messages.PrepareSinks)
     planning = LoneMember().processing().see(draining())
     assert planning.wanted(messages.PrepareSinks) == []
@@ -268,7 +268,7 @@ def test_a_batch_in_flight_ends_first_and_a_plan_is_waited_for() -> None:
 def test_what_was_prepared_for_another_checkpoint_is_prepared_anew() -> None:
     lone = LoneMember().in_batch()
     lone.see(draining())
-    lone.feed(messages.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
+    lone.feed(messages.BatchEnded(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
     lone.see(later(draining(checkpoint=checkpoint_view(CheckpointState.DRAINING, 3)), 12))
     lone.feed(messages.SinksPrepared(sequence=CheckpointNumber(2), bounds={}, committed=EMPTY))
     assert [e.sequence for e in lone.wanted(messages.PrepareSinks)] == [3]
@@ -278,7 +278,7 @@ def test_what_was_prepared_for_another_checkpoint_is_prepared_anew() -> None:
 def contributing(log: LogBounds) -> LoneMember:
     lone = LoneMember().in_batch()
     lone.see(draining())
-    lone.feed(messages.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
+    lone.feed(messages.BatchEnded(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
     lone.feed(messages.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, log), committed=EMPTY))
     return lone
 

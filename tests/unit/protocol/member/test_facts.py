@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import state
-from airflow_kcr.protocol.member.state import Failure, OwnClaim, State, Why, moved
+from airflow_kcr.protocol.member.state import State, Why, moved
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, ResetCause
 from airflow_kcr.protocol.values import AssignmentId, Epoch, Offset
@@ -29,7 +29,7 @@ def test_a_batch_is_doomed_once_and_a_member_without_one_stays_as_it_is() -> Non
 
 
 def test_without_its_lease_a_member_forgets_what_counted_under_it_and_joins_anew() -> None:
-    member = replace(LoneMember().in_batch().member, failure=Failure(ResetCause.BATCH_FAILED, "why"))
+    member = replace(LoneMember().in_batch().member, failure=(ResetCause.BATCH_FAILED, "why"))
     lost = state.without_lease(member)
     assert (lost.state, lost.incarnation, lost.claimed, lost.view) == (State.JOINING, None, None, None)
     assert (lost.positions, lost.failure, lost.previous) == (EMPTY, None, 1)
@@ -48,7 +48,7 @@ def test_an_assignment_is_claimed_while_it_epoch_and_claims_are_those_that_were_
     member, view = lone.member, lone.view
     assert state.has_claimed(member, view)
     assert not state.has_claimed(replace(member, assignment=None), view)
-    assert not state.has_claimed(replace(member, claimed=OwnClaim(AssignmentId(7), Epoch(1))), view)
+    assert not state.has_claimed(replace(member, claimed=(AssignmentId(7), Epoch(1))), view)
     assert not state.has_claimed(member, replace(view, epoch=Epoch(2)))
     assert not state.has_claimed(member, replace(view, claims=claims_of(MINE[:1])))
 

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import MemberInUse
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import Awaited, BatchPhase, MemberMachine, State
+from airflow_kcr.protocol.member.state import BatchPhase, MemberMachine, State
 from airflow_kcr.protocol.member.step import REGISTER_PAUSE
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, RegionState
@@ -309,7 +309,7 @@ def test_a_renewal_that_was_sent_before_the_fence_proves_nothing() -> None:
     lone.now = 3.6
     assert lone.feed(messages.Notice.TICK) == ()
     assert not lone.member.in_group
-    assert Awaited.RENEW in lone.member.awaited, "it asks once more"
+    assert commands.Renew in lone.member.awaited, "it asks once more"
 
 
 def test_whoever_is_fenced_again_and_again_joins_less_and_less_often_until_it_was_left_in_peace() -> None:
@@ -369,7 +369,7 @@ def test_and_ends_the_process_where_that_does_not_help() -> None:
 
 def test_a_batch_that_finishes_in_time_is_accepted() -> None:
     lone = terminating()
-    lone.feed(messages.BatchFinished(batch=BatchId("b1")))
+    lone.feed(messages.BatchEnded(batch=BatchId("b1")))
     assert lone.wanted(commands.FinishBatch)
     lone.feed(answers.batch_accepted(batch=BatchId("b1")))
     assert lone.wanted(messages.GroupRequest.CLOSE_KEEPING_SLOT)
@@ -413,7 +413,7 @@ def test_its_batch_is_discarded_first() -> None:
     lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.STOPPED, epoch=Epoch(2)))
     assert lone.wanted(messages.Cancel)
     assert lone.wanted(messages.GroupRequest.LEAVE) == []
-    lone.feed(messages.BatchQuiesced(batch=BatchId("b1")))
+    lone.feed(messages.BatchEnded(batch=BatchId("b1")))
     lone.feed(answers.discarded(batch=BatchId("b1")))
     assert lone.wanted(messages.GroupRequest.LEAVE)
 

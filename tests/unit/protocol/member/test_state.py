@@ -6,7 +6,6 @@ from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
-    Awaited,
     MemberMachine,
     State,
     Why,
@@ -15,6 +14,7 @@ from airflow_kcr.protocol.member.state import (
     moved,
     next_due,
 )
+from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.timeouts import Timeouts
 from tests.support import answers
 from tests.support.lone_member import PROCESS, LoneMember
@@ -46,10 +46,10 @@ def test_what_a_member_holds_for_may_change_without_a_move() -> None:
 
 
 def test_an_effect_is_outstanding_until_it_is_answered() -> None:
-    waits = awaiting(awaiting(FRESH, Awaited.READ), Awaited.RENEW)
-    assert waits.awaited == {Awaited.READ, Awaited.RENEW}
-    assert answered(waits, Awaited.READ).awaited == {Awaited.RENEW}
-    assert answered(FRESH, Awaited.READ) == FRESH
+    waits = awaiting(awaiting(FRESH, commands.ReadRegion), commands.Renew)
+    assert waits.awaited == {commands.ReadRegion, commands.Renew}
+    assert answered(waits, commands.ReadRegion).awaited == {commands.Renew}
+    assert answered(FRESH, commands.ReadRegion) == FRESH
 
 
 def test_what_others_count_on_is_due_at_its_moment() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.drive import place
-from airflow_kcr.protocol.member.state import Awaited, MemberMachine, OwnCommit, State, Why, awaiting, moved
+from airflow_kcr.protocol.member.state import MemberMachine, OwnCommit, State, Why, awaiting, moved
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, Epoch, Offset
@@ -54,7 +54,7 @@ def test_it_holds_for_a_drain_and_for_its_own_commit_until_the_timeout() -> None
     owed = replace(SEEN, commit=CheckpointNumber(2))
     assert placed(processing(), owed) == (State.HOLDING, Why.DRAINED)
     assert placed(replace(processing(), commit=OwnCommit(done=CheckpointNumber(2))), owed) == (State.PROCESSING, None)
-    sent = awaiting(replace(processing(), commit=OwnCommit(since=100.0)), Awaited.COMMIT)
+    sent = awaiting(replace(processing(), commit=OwnCommit(since=100.0)), messages.Commit)
     assert placed(sent, owed, now=129.0) == (State.HOLDING, Why.DRAINED)
     assert placed(sent, owed, now=130.0) == (State.PROCESSING, None)
 

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import Awaited, MemberMachine, State, moved
+from airflow_kcr.protocol.member.state import MemberMachine, State, moved
 from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, step
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import commands
@@ -31,7 +31,7 @@ def later(view: MemberRegion, **changes: object) -> messages.Event:
 def test_whatever_happens_to_a_closed_member_is_ignored() -> None:
     closed = MemberMachine(process=PROCESS, timeouts=Timeouts(), state=State.CLOSED)
     assert step(closed, answers.batch_started(batch=B1), 1.0) == (closed, ())
-    assert step(closed, messages.BatchFinished(batch=B1), 1.0) == (closed, ())
+    assert step(closed, messages.BatchEnded(batch=B1), 1.0) == (closed, ())
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -41,9 +41,9 @@ def test_whatever_happens_to_a_closed_member_is_ignored() -> None:
     ("event", "phase"),
     [
         *((answers.batch_started(batch=B1), "running"), (answers.start_refused(batch=B1, why=""), "running")),
-        *((messages.BatchQuiesced(batch=B1), "running"), (answers.batch_accepted(batch=B1), "running")),
+        (answers.batch_accepted(batch=B1), "running"),
         *((answers.finish_refused(batch=B1, why=""), "running"), (answers.discarded(batch=B1), "running")),
-        (messages.BatchFinished(batch=BatchId("other")), "running"),
+        (messages.BatchEnded(batch=BatchId("other")), "running"),
     ],
 )
 def test_an_answer_about_a_batch_in_another_phase_is_illegal_and_says_where_it_stands(
@@ -88,7 +88,7 @@ def test_a_registration_that_comes_after_the_fence_changes_nothing(event: messag
     lone.member = moved(lone.member, State.FENCED)
     lone.feed(event)
     assert (lone.state, lone.member.incarnation, lone.member.refusal) == (State.FENCED, None, None)
-    assert Awaited.REGISTER not in lone.member.awaited
+    assert commands.Register not in lone.member.awaited
 
 
 def test_a_refused_renewal_is_a_lost_lease_or_the_fence() -> None:
@@ -215,7 +215,7 @@ def test_a_view_that_comes_without_a_lease_changes_nothing() -> None:
 
 def test_in_one_epoch_positions_never_go_back_and_in_a_new_one_they_are_the_stores() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1), answers.batch_accepted(batch=B1))
     lone.feed(later(SEEN))
     assert set(lone.member.positions.values()) == {10}
     lone.feed(later(view_of(claims_of(position=3, epoch=2)), counter=EventNumber(30), epoch=Epoch(2)))
@@ -255,13 +255,13 @@ def test_a_new_assignment_is_claimed_at_once_whatever_was_refused_before() -> No
 def test_an_end_steps_over_skipped_records_and_what_is_not_held_any_more_is_left_out() -> None:
     lone = LoneMember().in_batch()
     lone.feed(later(SEEN, skips={MINE[0]: (Offset(10),)}))
-    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1), answers.batch_accepted(batch=B1))
     assert lone.member.positions == OffsetMap({MINE[0]: Offset(11), MINE[1]: Offset(10)})
 
 
 def test_an_end_that_is_heard_of_in_another_epoch_moves_no_position() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(messages.BatchFinished(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1))
     lone.feed(later(view_of(claims_of(position=3, epoch=2)), epoch=Epoch(2)))
     lone.feed(answers.batch_accepted(batch=B1))
     assert set(lone.member.positions.values()) == {3}
@@ -270,10 +270,10 @@ def test_an_end_that_is_heard_of_in_another_epoch_moves_no_position() -> None:
 def test_where_records_are_counted_the_region_is_read_after_each_batch() -> None:
     lone = LoneMember().in_batch()
     lone.feed(later(SEEN, records_left=50))
-    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1), answers.batch_accepted(batch=B1))
     assert lone.wanted(commands.ReadRegion)
     lone = LoneMember().in_batch()
-    lone.feed(messages.BatchFinished(batch=B1), answers.batch_accepted(batch=B1))
+    lone.feed(messages.BatchEnded(batch=B1), answers.batch_accepted(batch=B1))
     assert lone.wanted(commands.ReadRegion) == []
 
 
