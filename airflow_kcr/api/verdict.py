@@ -157,9 +157,9 @@ def drop_old(store: RegionStore, name: RegionName, keep: timedelta) -> DroppedHi
             return told
         judged.start = start
     if judged.start is not None:
-        for dropped in chronicle.drop(judged.start, floor(region)):
-            told.events += dropped.events
-            told.batches += dropped.batches
+        for events, batches in chronicle.drop(judged.start, floor(region)):
+            told.events += events
+            told.batches += batches
     return told
 
 

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -37,13 +36,6 @@ class HistoryStart:
 
     proof: bytes
     """What the proof of what follows has to know: see `api.verdict`."""
-
-
-class Dropped(NamedTuple):
-    """Rows that left the store."""
-
-    events: int
-    batches: int
 
 
 class Chronicle(ABC):
@@ -91,7 +83,7 @@ class Chronicle(ABC):
         """Let the kept history start later; False: another process has moved its start meanwhile, nothing changes."""
 
     @abstractmethod
-    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[Dropped]:
+    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[tuple[int, int]]:
         """Drop what lies before the start of the kept history, in pieces: one for each time that it is asked.
 
         Batches stay that the start has open, that run, or that are stamped with a later sequence than `floor`. A later

@@ -42,7 +42,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     TopicPartition,
 )
-from airflow_kcr.store.chronicle import Chronicle, Dropped, HistoryStart, Horizon
+from airflow_kcr.store.chronicle import Chronicle, HistoryStart, Horizon
 from airflow_kcr.store.regions import B, BatchRule, RegionStore, Replayed, Rule, Sign, Span
 from tests.support.past import Tables, working
 from tests.support.rewinds import Rewinds
@@ -313,7 +313,7 @@ class MemoryChronicle(Chronicle):
         self._starts.append(start)
         return True
 
-    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[Dropped]:
+    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[tuple[int, int]]:
         """What is in memory goes with the process, so that nothing need be dropped."""
         yield from ()
 

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, TypeAlias
 
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.invariants.moment import Invariant, Moment
@@ -97,19 +97,19 @@ def redeliveries(history: History) -> Iterator[Redelivery]:
     if history.events:
         _start(tracks, rows, before=EventNumber(history.events[-1].number + 1))
     for partition, track in sorted(tracks.items()):
-        starts = sorted(track.starts, key=lambda s: s.range.from_)
-        reach = list(accumulate((s.range.to for s in starts), max))
-        for start, range_, because in track.again:
+        starts = sorted(track.starts, key=lambda start: start[0].from_)
+        reach = list(accumulate((range_.to for range_, _ in starts), max))
+        for (_, batch), range_, because in track.again:
             earlier = sorted(
-                (other.batch.started_after, other.batch.batch)
-                for other in _within(starts, reach, range_)
-                if other.batch.started_after <= start.batch.started_after and other.batch.batch != start.batch.batch
+                (other.started_after, other.batch)
+                for _, other in _within(starts, reach, range_)
+                if other.started_after <= batch.started_after and other.batch != batch.batch
             )
             yield Redelivery(
                 partition=partition,
                 range=range_,
-                batch=start.batch.batch,
-                earlier=tuple(batch for _, batch in earlier),
+                batch=batch.batch,
+                earlier=tuple(one for _, one in earlier),
                 reset=because,
             )
 
@@ -119,7 +119,7 @@ def _start(tracks: Mapping[GroupPartition, _Track], rows: deque[Batch], *, befor
     while rows and rows[0].started_after < before:
         batch = rows.popleft()
         for partition, range_ in batch.ranges.items():
-            tracks[partition].start(_Start(range_, batch))
+            tracks[partition].start((range_, batch))
 
 
 def _rewind(tracks: Mapping[GroupPartition, _Track], seek: SeekMap, reset: ResetBegun | None) -> None:
@@ -128,11 +128,8 @@ def _rewind(tracks: Mapping[GroupPartition, _Track], seek: SeekMap, reset: Reset
             tracks[partition].rewind(entry.offset, reset)
 
 
-class _Start(NamedTuple):
-    """One range of a batch."""
-
-    range: Range
-    batch: Batch
+_Start: TypeAlias = "tuple[Range, Batch]"
+"""One range of a batch."""
 
 
 @dataclass(slots=True)
@@ -167,7 +164,7 @@ class _Track:
     def start(self, start: _Start) -> None:
         """Start a range."""
         self.starts.append(start)
-        range_ = start.range
+        range_, _ = start
         if self.standing and range_.from_ < self.standing[-1].to:
             self.again += [(start, piece, None) for piece in common(self.standing, [range_])]
         left: list[tuple[Range, ResetBegun | None]] = []
@@ -190,9 +187,9 @@ def _within(starts: list[_Start], reach: list[Offset], range_: Range) -> Iterato
         reach: how far any of them reaches, up to each.
         range_: the range.
     """
-    beyond = bisect_left(starts, range_.to, key=lambda s: s.range.from_)
+    beyond = bisect_left(starts, range_.to, key=lambda start: start[0].from_)
     for i in reversed(range(beyond)):
         if reach[i] <= range_.from_:
             return
-        if starts[i].range.to > range_.from_:
+        if starts[i][0].to > range_.from_:
             yield starts[i]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Final
 
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Invariant, LatestAttempt, Moment, OpenCheckpoint
-from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, RequestId
@@ -106,29 +104,17 @@ class Inside(Invariant):
 
     def event(self, moment: Moment, event: events.Event) -> None:
         """See `Invariant`."""
-        match event.body:
-            case (
-                events.Contributed(offsets=offsets, bounds=bounds)
-                | events.InitialOffsetsStored(offsets=offsets, bounds=bounds)
-            ):
-                for partition in offsets:
-                    if not _is_inside(moment, event, partition, bounds):
-                        log = bounds.get(partition)
-                        seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
-                        detail = f"{event.kind}: {partition} at {offsets[partition]}, its log as read: {seen}"
-                        self.add(detail, event.number)
-
-
-def _is_inside(
-    moment: Moment, event: events.Event, partition: GroupPartition, bounds: Mapping[GroupPartition, LogBounds]
-) -> bool:
-    log = bounds.get(partition)
-    if log is None or not isinstance(event.body, events.Contributed | events.InitialOffsetsStored):
-        return False
-    offset = event.body.offsets[partition]
-    if isinstance(event.body, events.InitialOffsetsStored):
-        return offset in log
-    return log.start <= offset <= max(log.end, moment.past_skips(partition, log.end))
+        body = event.body
+        if not isinstance(body, events.Contributed | events.InitialOffsetsStored):
+            return
+        for partition, offset in body.offsets.items():
+            log = body.bounds.get(partition)
+            is_inside = log is not None and offset in log
+            if log is not None and isinstance(body, events.Contributed):
+                is_inside = log.start <= offset <= max(log.end, moment.past_skips(partition, log.end))
+            if not is_inside:
+                seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
+                self.add(f"{event.kind}: {partition} at {offset}, its log as read: {seen}", event.number)
 
 
 @dataclass(slots=True, kw_only=True)

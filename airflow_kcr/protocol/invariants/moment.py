@@ -17,7 +17,7 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.invariants.history import Violation
-from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, past_skips
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, RegionState
 from airflow_kcr.protocol.rules import Delivery
@@ -32,13 +32,6 @@ class HeldClaim(NamedTuple):
     incarnation: values.Incarnation
     epoch: values.Epoch
     since: values.EventNumber
-
-
-class NumberRun(NamedTuple):
-    """Numbers of checkpoints that follow each other: [first, beyond)."""
-
-    first: values.CheckpointNumber
-    beyond: values.CheckpointNumber
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,8 +127,8 @@ class Moment:
     kept: dict[values.CheckpointNumber, KeptCheckpoint] = field(default_factory=dict)
     """By number, ascending."""
 
-    retired: list[NumberRun] = field(default_factory=list)
-    """The complete current checkpoints that have no offsets any more."""
+    retired: list[values.Range] = field(default_factory=list)
+    """The complete current checkpoints that have no offsets any more, as ranges of their numbers."""
 
     undone: tuple[values.CheckpointNumber, ...] = ()
     """What the reset that began last took off the current timeline."""
@@ -157,10 +150,7 @@ class Moment:
 
     def past_skips(self, partition: GroupPartition, offset: Offset) -> Offset:
         """Return the next offset at or after `offset` that was not skipped."""
-        skips = self.skips.get(partition)
-        while skips and offset in skips:
-            offset = Offset(offset + 1)
-        return offset
+        return past_skips(offset, self.skips.get(partition, ()))
 
     def skipped(self, partition: GroupPartition) -> list[values.Range]:
         """Return the offsets that were skipped."""
@@ -168,7 +158,7 @@ class Moment:
 
     def is_current(self, sequence: values.CheckpointNumber) -> bool:
         """Whether a checkpoint is complete and not undone."""
-        return sequence in self.kept or any(run.first <= sequence < run.beyond for run in self.retired)
+        return sequence in self.kept or any(run.from_ <= sequence < run.to for run in self.retired)
 
     # -- continuing ------------------------------------------------------------------------------------------------
 
@@ -238,7 +228,8 @@ class Moment:
             case events.SeekWritten(epoch=epoch, seek=seek):
                 if self.attempt is not None and self.attempt.epoch == epoch:
                     self.attempt.seek.update(seek)
-                if self.restore_point is not None and not self._is_checkpoint(self.restore_point):
+                point = self.restore_point
+                if point is not None and point not in self.open and not self.is_current(point):
                     self._undo(seek.offsets)
             case events.ResetDone(epoch=epoch):
                 if self.attempt is not None and self.attempt.epoch == epoch:
@@ -260,9 +251,6 @@ class Moment:
             if person.begun is not None and person.begun <= attempt.epoch and person.overtaken is None:
                 person.overtaken = attempt.epoch
 
-    def _is_checkpoint(self, sequence: values.CheckpointNumber) -> bool:
-        return sequence in self.open or self.is_current(sequence)
-
     def _undo(self, opening: Mapping[GroupPartition, Offset]) -> tuple[values.CheckpointNumber, ...]:
         """Take the checkpoints off the current timeline that a timeline opening at these offsets lies below.
 
@@ -275,9 +263,9 @@ class Moment:
         stays = max(self.kept, default=values.CheckpointNumber(0))
         runs, self.retired = self.retired, []
         for run in runs:
-            if run.first < stays:
-                self.retired.append(NumberRun(run.first, min(run.beyond, stays)))
-            gone += [values.CheckpointNumber(s) for s in range(max(run.first, stays), run.beyond)]
+            if run.from_ < stays:
+                self.retired.append(values.Range(run.from_, Offset(min(run.to, stays))))
+            gone += map(values.CheckpointNumber, range(max(run.from_, stays), run.to))
         return tuple(sorted(gone))
 
     def _checkpoint(self, number: values.EventNumber, body: events.Body) -> None:
@@ -300,16 +288,8 @@ class Moment:
                 self._retire([s for s in sequences if self.kept.pop(s, None) is not None])
 
     def _retire(self, gone: list[values.CheckpointNumber]) -> None:
-        runs = sorted(
-            [*self.retired, *(NumberRun(sequence, values.CheckpointNumber(sequence + 1)) for sequence in gone)]
-        )
-        self.retired = runs[:1]
-        for run in runs[1:]:
-            last = self.retired[-1]
-            if run.first <= last.beyond:
-                self.retired[-1] = NumberRun(last.first, max(last.beyond, run.beyond))
-            else:
-                self.retired.append(run)
+        runs = (values.Range(Offset(sequence), Offset(sequence + 1)) for sequence in gone)
+        self.retired = list(values.joined([*self.retired, *runs]))
 
 
 # Checks

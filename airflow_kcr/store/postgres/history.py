@@ -16,7 +16,7 @@ from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import MAX_NUMBER, BatchId, CheckpointNumber, EventNumber, Incarnation, MemberId
-from airflow_kcr.store.chronicle import Chronicle, Dropped, HistoryStart, Horizon
+from airflow_kcr.store.chronicle import Chronicle, HistoryStart, Horizon
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.connections import read_again
 from airflow_kcr.store.postgres.layouts import batches_from, event_from
@@ -139,12 +139,12 @@ class PostgresChronicle(Chronicle):
             return session.run(SQL["next_start"], open=list(start.open), earlier=earlier.horizon.counter, **row) == 1
 
     @override
-    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[Dropped]:
+    def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[tuple[int, int]]:
         dropped = PIECE
         while dropped == PIECE:
             with self._beside() as session:
                 dropped = session.run(SQL["drop_events"], upto=start.horizon.counter, limit=PIECE)
-            yield Dropped(events=dropped, batches=0)
+            yield dropped, 0
         within = {"ledger": start.horizon.ledger, "floor": floor, "open": list(start.open)}
         after, limit = 0, max(PIECE // 100, 1)
         while True:
@@ -154,4 +154,4 @@ class PostgresChronicle(Chronicle):
                     return
                 ranges = ledger.delete(session, batches)
             after, limit = batches[-1], max(PIECE * len(batches) // max(ranges, len(batches)), 1)
-            yield Dropped(events=0, batches=len(batches))
+            yield 0, len(batches)
