@@ -17,7 +17,7 @@ from airflow_kcr.api import partitions
 from airflow_kcr.api.regions import Handle
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import boundaries, timelines
-from airflow_kcr.protocol.region.commands import CompleteAtRest, PublishCheckpoint, Run, StartRun
+from airflow_kcr.protocol.region.commands import CompleteAtRest, PublishCheckpoint, Run
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupPartition, Offset, RequestId
@@ -88,7 +88,7 @@ class RegionRun:
         region, boundary = self._read()
         if self._until is None:
             self._look(stored_spec(region.spec.text), region, boundary)
-        self._handle.store.handle(self._handle.name, StartRun(run=self._run(boundary)))
+        self._handle.store.handle(self._handle.name, self._run(boundary))
 
     def _read(self) -> tuple[Region, datetime]:
         """Return the region, and the boundary: of a run up to now, the first that was asked for, or this moment."""

@@ -137,21 +137,15 @@ def _disputed(evidence: Evidence) -> CheckFindings:
         for place in listed.partitions:
             owners.setdefault(GroupPartition(seen.group, place.topic, place.partition), []).append(name)
     for partition, names in sorted(owners.items()):
-        claim = region.claims.get(partition)
+        claim = region.claim_of(partition)
         if len(names) > 1:
             yield failed(f"{partition} is assigned to {' and '.join(sorted(names))} at once")
         elif (
-            claim is not None
-            and _had_owner(evidence.before, partition, claim.owner)
+            evidence.before.claim_of(partition).owner == claim.owner
             and coverage.is_current(region, claim, evidence.now)
             and names[0] != str(claim.owner)
         ):
             yield failed(f"{partition} is claimed by {claim.owner}, Kafka has assigned it to {names[0]}")
-
-
-def _had_owner(before: Region, partition: GroupPartition, owner: values.MemberId | None) -> bool:
-    claim = before.claims.get(partition)
-    return claim is not None and claim.owner == owner
 
 
 def offsets(evidence: Evidence) -> CheckFindings:
@@ -265,8 +259,7 @@ def strange_commit(
 
 
 def _committable(region: Region, partition: GroupPartition) -> set[Offset]:
-    claim = region.claims.get(partition)
-    at_restore_point = region.restore_point_offsets().get(partition)
+    at_restore_point, resume = region.restore_point_offsets().get(partition), region.claim_of(partition).resume
     if at_restore_point is None:
         return set()
-    return {at_restore_point} if claim is None or claim.resume is None else {at_restore_point, claim.resume}
+    return {at_restore_point} if resume is None else {at_restore_point, resume}

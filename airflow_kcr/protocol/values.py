@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, NewType, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType, TypeVar, cast
 
 from airflow_kcr.errors import ConfigurationError, InvalidIdentifier, NumberOutOfRange
 
@@ -46,6 +46,11 @@ else:
         copy = object.__new__(type(row))
         copy.__dict__.update(row.__dict__, **changes)
         return copy
+
+
+def narrowed(base: type[D], value: D) -> D:
+    """Return what a value of a dataclass's subclass has of that dataclass."""
+    return base(**{part.name: getattr(value, part.name) for part in dataclasses.fields(cast("Any", base))})
 
 
 RegionName = NewType("RegionName", str)

@@ -144,7 +144,7 @@ def test_no_batch_crosses_the_boundary_of_a_run_that_waits(drive_twins: Drive) -
     second = first + timedelta(milliseconds=1)
     for number, until in enumerate((first, second)):
         run = commands.Run(request_id=RequestId(f"r{number}"), boundary=until)
-        driver.store.handle(driver.name, commands.StartRun(run=run))
+        driver.store.handle(driver.name, run)
     for member in driver.all_members():
         driver.join(member)
     driver.spread()
@@ -167,7 +167,7 @@ def test_no_batch_crosses_the_boundary_of_a_run_that_waits(drive_twins: Drive) -
 def test_a_run_whose_members_went_before_it_was_published_has_them_come_once_more(drive_twins: Drive) -> None:
     driver = drive_twins()
     run = commands.Run(request_id=RequestId("r"), boundary=driver.store.read(driver.name)[1])
-    driver.store.handle(driver.name, commands.StartRun(run=run))
+    driver.store.handle(driver.name, run)
     for member in driver.all_members():
         driver.join(member)
     driver.spread()
@@ -179,7 +179,7 @@ def test_a_run_whose_members_went_before_it_was_published_has_them_come_once_mor
     all_crash(driver)
     driver.handle(commands.Reconcile())
     assert driver.held.state is RegionState.STOPPED
-    driver.store.handle(driver.name, commands.StartRun(run=run))
+    driver.store.handle(driver.name, run)
     for member in driver.all_members():
         driver.join(member)
     driver.spread()

@@ -571,7 +571,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-events": lambda: classes(events, events.BODIES.values()),
     "member-events": lambda: classes(member_events, [get_origin(e) or e for e in get_args(member_events.Event)]),
     "commands": lambda: classes(
-        commands, (c for c in vars(commands).values() if isinstance(c, type) and c.__base__ is commands.Command)
+        commands, (c for c in vars(commands).values() if isinstance(c, type) and commands.Command in c.__bases__)
     ),
     # The first kind of effect is any command, which has a table of its own.
     "member-effects": lambda: classes(member_effects, get_args(member_effects.Effect)[1:]),

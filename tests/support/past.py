@@ -82,7 +82,7 @@ class Whole(Archive):
         return self._tables.person_resets.get(request_id)
 
     def named(self, request_id: RequestId) -> Named:
-        return Named(self.request(request_id), self.person_reset(request_id))
+        return self.request(request_id), self.person_reset(request_id)
 
     def checkpoint(self, sequence: CheckpointNumber) -> Checkpoint | None:
         return self._tables.checkpoints.get(sequence)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRecomputation, StartRun, StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRecomputation, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target
@@ -88,7 +88,7 @@ def rewind(driver: Driver, target: Target) -> CheckpointNumber:
 
 def carried_out(driver: Driver, run: Run, at: int) -> CheckpointNumber:
     """Carry a run out whose boundary falls at `at` of each partition, and return its checkpoint; the members leave."""
-    driver.store.handle(driver.name, StartRun(run=run))
+    driver.store.handle(driver.name, run)
     for member in driver.all_members():
         driver.join(member)
     driver.spread()

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.values import (
+    MAX_NUMBER,
     CheckpointNumber,
     Epoch,
     GroupPartition,
@@ -25,6 +26,8 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicId,
 )
+
+V = TypeVar("V")
 
 ACTIVE: Final = frozenset(
     {rows.PersonResetState.WAITING, rows.PersonResetState.DRAINING, rows.PersonResetState.STARTED}
@@ -50,11 +53,8 @@ class Stretch(NamedTuple):
     last: CheckpointNumber
 
 
-class Named(NamedTuple):
-    """The request and the reset that a request id names."""
-
-    request: rows.CheckpointRequest | None = None
-    reset: rows.PersonReset | None = None
+Named: TypeAlias = tuple[rows.CheckpointRequest | None, rows.PersonReset | None]
+"""The request and the reset that a request id names."""
 
 
 class LogStart(NamedTuple):
@@ -120,26 +120,26 @@ class Archive:
 
     def request(self, request_id: RequestId) -> rows.CheckpointRequest | None:
         """Return the request of a request id."""
-        return None
+        return self._first(rows.CheckpointRequest, "request", request_id=request_id)
 
     def person_reset(self, request_id: RequestId) -> rows.PersonReset | None:
         """Return a person's reset by its request id."""
-        return None
+        return self._first(rows.PersonReset, "person_reset", request_id=request_id)
 
     def named(self, request_id: RequestId) -> Named:
         """Return what a request id names.
 
         A request, a person's reset, or both, as one asks for its checkpoint under its own.
         """
-        return Named()
+        return None, None
 
     def checkpoint(self, sequence: CheckpointNumber) -> rows.Checkpoint | None:
         """Return the checkpoint of a number."""
-        return None
+        return self._first(rows.Checkpoint, "checkpoint", sequence=sequence)
 
     def reset(self, epoch: Epoch) -> rows.ResetAttempt | None:
         """Return the attempt that began an epoch."""
-        return None
+        return self._first(rows.ResetAttempt, "reset", epoch=epoch)
 
     # What belongs to one row
 
@@ -171,31 +171,33 @@ class Archive:
 
     def newest_aligned(self, up_to: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the newest current checkpoint, of at most this number, that was aligned to a boundary."""
-        return None
+        return self._first(rows.Checkpoint, "newest_aligned", up_to=or_last(up_to))
 
     def covering(self, boundary: datetime) -> rows.Checkpoint | None:
         """Return the oldest current checkpoint that was aligned to this boundary or a later one."""
-        return None
+        return self._first(rows.Checkpoint, "covering", boundary=boundary)
 
     def newest_usable(self, before: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the newest current checkpoint that has its offsets, of a lower number than this."""
-        return None
+        return self._first(rows.Checkpoint, "newest_usable", before=or_last(before))
 
     def oldest_usable(self) -> rows.Checkpoint | None:
         """Return the oldest current checkpoint that has its offsets."""
-        return None
+        return self._first(rows.Checkpoint, "oldest_usable")
 
     def newest_current(self, before: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the newest current checkpoint of a lower number than this, retired ones too."""
-        return None
+        return self._first(rows.Checkpoint, "newest_current", before=or_last(before))
 
     def newest_published(self, before: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the newest published current checkpoint of a lower number than this, retired ones too."""
-        return None
+        return self._first(rows.Checkpoint, "newest_published", before=or_last(before))
 
     def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> rows.Checkpoint | None:
         """Return the oldest published current checkpoint at or beyond a boundary, and of at least a number."""
-        return None
+        if boundary is None:
+            return self._first(rows.Checkpoint, "published_from", least=sequence or 0)
+        return self._first(rows.Checkpoint, "published_from_boundary", boundary=boundary, least=sequence or 0)
 
     def undone_by(
         self, opening: OffsetMap, covered: CheckpointNumber | None, retired: Collection[CheckpointNumber]
@@ -224,11 +226,11 @@ class Archive:
 
         One that is retired has no offsets any more, and is taken to lie beyond whatever was done before it.
         """
-        return None
+        return self._first(rows.Checkpoint, "holding", since=since, **_place(partition, offset))
 
     def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> rows.ResetAttempt | None:
         """Return the first reset after an epoch that sent a partition to this offset or before it."""
-        return None
+        return self._first(rows.ResetAttempt, "went_back", after=after, **_place(partition, offset))
 
     # Lists
 
@@ -236,7 +238,7 @@ class Archive:
         self, *, first: CheckpointNumber | None = None, before: CheckpointNumber | None = None, last: int | None = None
     ) -> tuple[rows.Checkpoint, ...]:
         """Return checkpoints of at least one number and below another; of these the `last` newest, or all."""
-        return ()
+        return self.found(rows.Checkpoint, "checkpoints", first=first or 0, before=or_last(before), last=last)[::-1]
 
     def count(self) -> int:
         """Return how many checkpoints there are, whatever became of them."""
@@ -258,11 +260,11 @@ class Archive:
         self, *, before: CheckpointNumber | None = None, last: int | None = None
     ) -> tuple[rows.ResetAttempt, ...]:
         """Return attempts of resets that burned lower numbers than one; of these the `last` newest, or all."""
-        return ()
+        return self.found(rows.ResetAttempt, "resets", before=or_last(before), last=last)[::-1]
 
     def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[rows.ResetAttempt, ...]:
         """Return the first attempts of resets that burned this number or a higher one, at most `limit`."""
-        return ()
+        return self.found(rows.ResetAttempt, "resets_from", sequence=sequence, limit=limit)
 
     def reset_page(self, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
         """Return what there is to show of resets that began before a number was burned, or were asked for before.
@@ -276,17 +278,17 @@ class Archive:
 
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[rows.CheckpointRequest, ...]:
         """Return the requests of a DAG run, in the order of asking."""
-        return ()
+        return self.found(rows.CheckpointRequest, "requests_of_run", dag=dag_id, run=run_id)
 
     def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[rows.CheckpointRequest, ...]:
         """Return the DAG runs' requests that opened these checkpoints, or that they answered, in that order."""
-        return ()
+        return self.found(rows.CheckpointRequest, "requests_for", sequences=list(sequences)) if sequences else ()
 
     # Resets and retention
 
     def last_done(self, before: Epoch) -> rows.ResetAttempt | None:
         """Return the newest reset that was done and began an earlier epoch."""
-        return None
+        return self._first(rows.ResetAttempt, "last_done", before=before)
 
     def kept(self) -> int:
         """Return how many complete checkpoints have their offsets."""
@@ -294,11 +296,29 @@ class Archive:
 
     def oldest_kept(self, limit: int) -> tuple[rows.Checkpoint, ...]:
         """Return the oldest checkpoints that are neither retired nor pinned."""
-        return ()
+        return self.found(rows.Checkpoint, "oldest_kept", limit=limit)
 
     def nth_complete(self, place: int) -> CheckpointNumber | None:
         """Return the number of the complete one that has `place - 1` newer ones with offsets; None: there are fewer."""
         return None
+
+    # How a store answers
+
+    def found(self, of: type[V], question: str, **parameters: object) -> tuple[V, ...]:
+        """Return the rows of a class that answer a question, by the name that `store/sql/archive.sql` has for it."""
+        return ()
+
+    def _first(self, of: type[V], question: str, **parameters: object) -> V | None:
+        return next(iter(self.found(of, question, **parameters)), None)
+
+
+def or_last(number: CheckpointNumber | None) -> int:
+    """Return a number that every checkpoint is below, where none is given."""
+    return MAX_NUMBER if number is None else number
+
+
+def _place(partition: GroupPartition, offset: Offset) -> dict[str, object]:
+    return {"group": partition.group, "topic": partition.topic, "partition": partition.partition, "offset": offset}
 
 
 NOTHING: Final = Archive()

@@ -79,9 +79,9 @@ def _require_processing(region: Region) -> None:
 def _require_claim(
     region: Region, partition: GroupPartition, member: values.MemberId, incarnation: values.Incarnation
 ) -> rows.Claim:
-    claim = region.claims.get(partition)
-    if claim is None or claim.owner != member or claim.incarnation != incarnation or claim.epoch != region.epoch:
-        holder = "no member" if claim is None or claim.owner is None else f"{claim.owner}, epoch {claim.epoch}"
+    claim = region.claims.get(partition, rows.UNCLAIMED)
+    if not claim.is_of(member, incarnation, region.epoch):
+        holder = "no member" if claim.owner is None else f"{claim.owner}, epoch {claim.epoch}"
         raise NotClaimed(f"{member}, incarnation {incarnation}, does not hold {partition} now (held by {holder})")
     return claim
 

@@ -8,14 +8,14 @@ C26).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, timelines
 from airflow_kcr.protocol.region.commands import StoreBoundaryOffsets
-from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState, RequestState
+from airflow_kcr.protocol.region.rows import UNCLAIMED, BoundaryOffset, RegionState, RequestState
 from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, replace
@@ -219,8 +219,8 @@ def limit(region: Region) -> datetime | None:
 
 def boundary_offset(region: Region, partition: GroupPartition, boundary: datetime) -> BoundaryOffset | None:
     """Return where `boundary` falls in `partition`, if that was found for its present topic id."""
-    claim = region.claims.get(partition)
-    return None if claim is None else region.boundary_offsets.get((partition, claim.topic_id, boundary))
+    claim = region.claims.get(partition, UNCLAIMED)
+    return region.boundary_offsets.get((partition, claim.topic_id, boundary))
 
 
 def store(region: Region, now: datetime, report: StoreBoundaryOffsets) -> Region:
@@ -254,9 +254,14 @@ def located(
     return stored.record(now, body)
 
 
-def is_reached(claim: Claim, boundary: BoundaryOffset | None) -> bool:
-    """Whether a partition is where the boundary's checkpoint will be, or already beyond it."""
-    return boundary is not None and claim.position is not None and claim.position >= boundary.offset
+def unreached(region: Region, boundary: datetime, partitions: Iterable[GroupPartition]) -> list[GroupPartition]:
+    """Return the partitions that are not where the boundary's checkpoint will be, nor beyond it, as far as is known."""
+    found = []
+    for partition in partitions:
+        row, position = boundary_offset(region, partition, boundary), region.claims[partition].position
+        if row is None or position is None or position < row.offset:
+            found.append(partition)
+    return found
 
 
 def overshoot(region: Region, boundary: datetime, partitions: frozenset[GroupPartition]) -> dict[GroupPartition, str]:

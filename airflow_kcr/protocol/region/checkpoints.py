@@ -8,20 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Final
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import boundaries, coverage, events, requests, rows, timelines
 from airflow_kcr.protocol.region.state import Region, put
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    DesiredState,
-    GroupPartition,
-    Incarnation,
-    MemberId,
-    TopicPartition,
-    few,
-    format_instant,
-    replace,
-)
+from airflow_kcr.protocol.values import GroupPartition, few, format_instant, replace
+
+_PERMITS: Final = "ask with allow_inexact for a checkpoint that is not exact"
 
 
 def preempts(region: Region, request: rows.CheckpointRequest) -> bool:
@@ -80,16 +74,10 @@ def _may_approach(region: Region, request: rows.CheckpointRequest) -> bool:
 
     Otherwise a request that gave way to a pause would be opened again at once, and the pause mean nothing (C54).
     """
-    if (
-        request.boundary is None
-        or request.purpose in requests.BY_PERSON
-        or region.desired_state is DesiredState.RUNNING
-    ):
+    if request.boundary is None or region.desired_state is values.DesiredState.RUNNING:
         return True
-    boundary = request.boundary
-    return all(
-        boundaries.is_reached(region.claims[p], boundaries.boundary_offset(region, p, boundary))
-        for p in region.universe()
+    return request.purpose in requests.BY_PERSON or not boundaries.unreached(
+        region, request.boundary, region.universe()
     )
 
 
@@ -110,7 +98,7 @@ def _open(region: Region, now: datetime, request: rows.CheckpointRequest) -> Reg
         past = boundaries.overshoot(region, request.boundary, partitions) | unread(region, partitions)
         if past and not request.allow_inexact:
             where, why = next(iter(past.items()))
-            sentence = f"{where} is {why}; ask with allow_inexact for a checkpoint that is not exact"
+            sentence = f"{where} is {why}; {_PERMITS}"
             return requests.end_request(region, now, request, rows.RequestState.REFUSED, sentence)
     participants = {m: region.members[m].incarnation for m in region.live_members(now)}
     region, _ = opened(region, now, request, participants, partitions)
@@ -123,7 +111,7 @@ def opened(
     region: Region,
     now: datetime,
     request: rows.CheckpointRequest,
-    participants: Mapping[MemberId, Incarnation],
+    participants: Mapping[values.MemberId, values.Incarnation],
     partitions: frozenset[GroupPartition],
 ) -> tuple[Region, rows.Checkpoint]:
     """Return the region with a request's checkpoint open, and it: who must contribute, and what to, is frozen."""
@@ -142,7 +130,7 @@ def opened(
     )
     region = replace(
         region,
-        next_sequence=CheckpointNumber(sequence + 1),
+        next_sequence=values.CheckpointNumber(sequence + 1),
         open_checkpoint=sequence,
         frozen=put(region.frozen, {sequence: partitions}),
     )
@@ -184,19 +172,10 @@ def advance(region: Region, now: datetime) -> Region:
         if past and not region.requests[checkpoint.request_id].allow_inexact:
             where, why = next(iter(past.items()))
             region = abort(region, now, f"{where} is {why}")
-            refused = region.requests[checkpoint.request_id]
-            return requests.end_request(
-                region,
-                now,
-                refused,
-                rows.RequestState.REFUSED,
-                f"{where} is {why}; allow_inexact would permit the checkpoint",
-            )
-        for partition in region.frozen[checkpoint.sequence]:
-            if not boundaries.is_reached(
-                region.claims[partition], boundaries.boundary_offset(region, partition, checkpoint.boundary)
-            ):
-                return region
+            refused, sentence = region.requests[checkpoint.request_id], f"{where} is {why}; {_PERMITS}"
+            return requests.end_request(region, now, refused, rows.RequestState.REFUSED, sentence)
+        if boundaries.unreached(region, checkpoint.boundary, region.frozen[checkpoint.sequence]):
+            return region
     draining = replace(
         checkpoint, state=rows.CheckpointState.DRAINING, drain_deadline=now + region.rules.timeouts.drain
     )
@@ -204,14 +183,17 @@ def advance(region: Region, now: datetime) -> Region:
     return region.moved_to(now, rows.RegionState.DRAINING, f"checkpoint {checkpoint.sequence} drains")
 
 
+def awaited(region: Region) -> dict[values.MemberId, values.Incarnation]:
+    """Return the participants of the open checkpoint that have not contributed, in order."""
+    checkpoint = region.checkpoint
+    participants = {} if checkpoint is None else checkpoint.participants
+    there = {m for sequence, m in region.contributions if sequence == region.open_checkpoint}
+    return {m: incarnation for m, incarnation in sorted(participants.items()) if m not in there}
+
+
 def late(region: Region) -> tuple[str, ...]:
     """Return, by name, the participants of the open checkpoint that have not contributed, and some of what they own."""
-    checkpoint = region.checkpoint
-    if checkpoint is None:
-        return ()
-    owned: dict[MemberId, list[TopicPartition]] = {
-        m: [] for m in sorted(checkpoint.participants) if (checkpoint.sequence, m) not in region.contributions
-    }
+    owned: dict[values.MemberId, list[values.TopicPartition]] = {m: [] for m in awaited(region)}
     for partition, claim in sorted(region.claims.items()):
         if claim.owner in owned:
             owned[claim.owner].append(partition.topic_partition)
@@ -264,20 +246,15 @@ def _fail_person_reset(
     return region.with_person_reset_failed(now, reset, why)
 
 
-def lapsed(region: Region, now: datetime) -> MemberId | None:
+def lapsed(region: Region, now: datetime) -> values.MemberId | None:
     """Return a participant whose lease ended before its contribution: its checkpoint can't complete any more."""
-    checkpoint = region.checkpoint
-    if checkpoint is None:
-        return None
-    for member, incarnation in sorted(checkpoint.participants.items()):
-        if (checkpoint.sequence, member) in region.contributions:
-            continue
+    for member, incarnation in awaited(region).items():
         if not region.is_live(member, now) or region.members[member].incarnation != incarnation:
             return member
     return None
 
 
-def leaves_work(region: Region, member: MemberId) -> bool:
+def leaves_work(region: Region, member: values.MemberId) -> bool:
     """Whether a partition of the member can't go on from where it stands: then an abort is a reset."""
     return any(c.owner == member and region.is_unsettled(p, c) for p, c in region.claims.items())
 

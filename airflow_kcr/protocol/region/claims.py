@@ -126,9 +126,7 @@ def _stands(region: Region, batch: rows.Batch, now: datetime) -> bool:
     """Whether a running batch may still be accepted: by the claims that it was started under, all of them current."""
     claims = [region.claims[partition] for partition in batch.ranges]
     return all(
-        (c.owner, c.incarnation, c.epoch) == (batch.member, batch.incarnation, batch.epoch)
-        and coverage.is_current(region, c, now)
-        for c in claims
+        c.is_of(batch.member, batch.incarnation, batch.epoch) and coverage.is_current(region, c, now) for c in claims
     )
 
 
@@ -149,21 +147,17 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: ClaimPartitio
     fresh: dict[InitialKey, rows.InitialOffset] = {}
     named: dict[InitialKey, rows.InitialOffset] = {}
     for partition, assigned in proposal.partitions.items():
-        row = region.claims.get(partition)
-        if (
-            row is None
-            or not row.topic_id
-            or (row.position is None and (partition, row.topic_id) not in region.initial)
-        ):
-            newly_named[partition] = replace(row or rows.Claim(), topic_id=assigned.bounds.topic_id)
-        topic_id = (newly_named.get(partition) or row or rows.Claim()).topic_id
+        row = region.claim_of(partition)
+        if not row.topic_id or (row.position is None and (partition, row.topic_id) not in region.initial):
+            newly_named[partition] = replace(row, topic_id=assigned.bounds.topic_id)
+        topic_id = newly_named.get(partition, row).topic_id
         start, nameless = assigned.initial, region.initial.get((partition, values.TopicId("")))
         if (partition, topic_id) in region.initial:
             continue
         if assigned.bounds.topic_id not in {values.TopicId(""), topic_id}:
             # What was read is another topic's log; the out-of-range policy decides, and the next claim stores.
             continue
-        if nameless is not None and row is not None and not row.topic_id:
+        if nameless is not None and not row.topic_id:
             # The broker now tells the id of a topic that was known without one: its start position stays resolved.
             named[partition, topic_id] = nameless
             continue
@@ -199,7 +193,7 @@ def _with_resume_points(region: Region, now: datetime, proposal: ClaimPartitions
 
 
 def _is_own(row: rows.Claim, proposal: ClaimPartitions, epoch: values.Epoch) -> bool:
-    return row.owner == proposal.member and row.incarnation == proposal.incarnation and row.epoch == epoch
+    return row.is_of(proposal.member, proposal.incarnation, epoch)
 
 
 def _acknowledged(region: Region, member: rows.Member, proposal: ClaimPartitions) -> values.Epoch | None:
@@ -294,7 +288,7 @@ def of_member(region: Region, member: values.MemberId, now: datetime) -> MemberR
     row = region.members.get(member)
     if row is None:
         raise UnknownMember(f"{member} is not registered in region {region.name}; register it first")
-    claims = {p: c for p, c in region.claims.items() if _holds(region, c, member, row.incarnation)}
+    claims = {p: c for p, c in region.claims.items() if c.is_of(member, row.incarnation, region.epoch)}
     limit = boundaries.limit(region)
     located = {p: boundaries.boundary_offset(region, p, limit) for p in claims} if limit is not None else {}
     reset = region.reset
@@ -327,10 +321,6 @@ def of_member(region: Region, member: values.MemberId, now: datetime) -> MemberR
         records_left=batches.records_left(region),
         initialised=region.initialised,
     )
-
-
-def _holds(region: Region, claim: rows.Claim, member: values.MemberId, incarnation: values.Incarnation) -> bool:
-    return claim.owner == member and claim.incarnation == incarnation and claim.epoch == region.epoch
 
 
 def publisher(region: Region, checkpoint: rows.Checkpoint, now: datetime) -> values.MemberId | None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import ForeignConsumer, LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap
-from airflow_kcr.protocol.region import rows
+from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import DesiredState, GroupPartition, Offset
@@ -315,21 +315,11 @@ class StoreBoundaryOffsets(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contribute(Command[MemberRegion]):
+class Contribute(events.Contributed, Command[MemberRegion]):
     """Contribute a member's part to the draining checkpoint; the last part completes it."""
 
-    sequence: values.CheckpointNumber
-    member: values.MemberId
-    incarnation: values.Incarnation
-    epoch: values.Epoch
-    offsets: OffsetMap
-    """Its next offset for every partition it holds; empty for an idle member."""
-
     committed: OffsetMap = EMPTY
-    """Kafka's committed offsets that it saw for them."""
-
-    bounds: Mapping[GroupPartition, LogBounds]
-    """The logs' bounds, read for this contribution."""
+    """Kafka's committed offsets that it saw for its partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,8 +460,8 @@ class RequestCheckpoint(Command[rows.CheckpointRequest]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A region, stopped, that is started for one checkpoint at a boundary, and stops with it."""
+class Run(Command[rows.CheckpointRequest]):
+    """Start a stopped region for one checkpoint at a boundary, and stop with it; or find where that request stands."""
 
     request_id: values.RequestId
     """Names its checkpoint's request, by which another try finds it."""
@@ -485,13 +475,6 @@ class Run:
     requester: rows.Requester = field(default_factory=rows.Requester)
     found: Mapping[GroupPartition, rows.BoundaryOffset] = field(default_factory=dict)
     """Where the boundary falls in partitions, as far as the caller knows; the first that was stored counts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartRun(Command[rows.CheckpointRequest]):
-    """Start a region for a run, or find out where the request of that run stands."""
-
-    run: Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,27 +508,15 @@ class RetireCheckpoints(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRecomputation(Command[rows.Recomputation]):
+class StartRecomputation(events.RecomputationBegun, Command[rows.Recomputation]):
     """Start to recompute a checkpoint, or find what became of the recomputation of this request id.
 
     A process that asks under the request id of one that runs takes its place. Refused with RecomputationRefused while
     one of another request id lives.
     """
 
-    sequence: values.CheckpointNumber
-    request_id: values.RequestId
     token: str
     """Made by the process, unique for each start: a repeated command is recognised by it."""
-
-    groups: tuple[values.GroupId, ...]
-    """Whose records are processed."""
-
-    ranges: Mapping[GroupPartition, tuple[values.Range, ...]]
-    """What the checkpoint has of them, by the ledger."""
-
-    purpose: rows.RecomputationPurpose = rows.RecomputationPurpose.REPLACE
-    into: tuple[str, ...] = ()
-    """With `INTO`: the places that the output goes to."""
 
     lease: timedelta
     """After how long the process counts as lost, if it does not say that it lives."""
@@ -567,22 +538,13 @@ class RenewRecomputation(Command[Region]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishRecomputation(Command[rows.Recomputation]):
+class FinishRecomputation(events.CheckpointRecomputed, Command[rows.Recomputation]):
     """Say that the sinks show what a recomputation has made; refused as `RenewRecomputation` is."""
-
-    sequence: values.CheckpointNumber
-    number: values.EventNumber
-    batches: tuple[Mapping[GroupPartition, values.Range], ...]
-    """What was processed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailRecomputation(Command[rows.Recomputation]):
+class FailRecomputation(events.RecomputationFailed, Command[rows.Recomputation]):
     """Say that a recomputation came to nothing; of one that is over, nothing changes."""
-
-    sequence: values.CheckpointNumber
-    number: values.EventNumber
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from airflow_kcr.errors import (
-    BatchRefused,
-    CheckpointRefused,
-    ConflictingContribution,
-    NotClaimed,
-    OffsetOutsideLog,
-    OverlappingOffsets,
-    StrangeContribution,
-)
+from airflow_kcr import errors
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
     boundaries,
@@ -33,7 +25,7 @@ from airflow_kcr.protocol.region import (
 )
 from airflow_kcr.protocol.region.commands import Contribute
 from airflow_kcr.protocol.region.state import Region, digest, put
-from airflow_kcr.protocol.values import DesiredState, GroupPartition, MemberId, Offset, few, replace
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, MemberId, Offset, few, narrowed, replace
 
 
 def contribute(region: Region, now: datetime, part: Contribute) -> Region:
@@ -59,16 +51,16 @@ def contribute(region: Region, now: datetime, part: Contribute) -> Region:
         or checkpoint.sequence != part.sequence
         or checkpoint.state is not rows.CheckpointState.DRAINING
     ):
-        raise CheckpointRefused(
+        raise errors.CheckpointRefused(
             f"checkpoint {part.sequence} of region {region.name} is not draining; nothing was stored"
         )
     if checkpoint.participants.get(part.member) != part.incarnation:
-        raise StrangeContribution(
+        raise errors.StrangeContribution(
             f"{part.member}, incarnation {part.incarnation}, is not among the participants of checkpoint "
             f"{checkpoint.sequence}"
         )
     if earlier is not None:
-        raise ConflictingContribution(
+        raise errors.ConflictingContribution(
             f"{part.member} has already contributed other offsets to checkpoint {checkpoint.sequence}"
         )
     _require_own_positions(region, now, part)
@@ -80,34 +72,28 @@ def contribute(region: Region, now: datetime, part: Contribute) -> Region:
         contributed_at=now,
     )
     region = replace(region, contributions=put(region.contributions, {(part.sequence, part.member): row}))
-    body = events.Contributed(
-        sequence=part.sequence,
-        member=part.member,
-        incarnation=part.incarnation,
-        epoch=part.epoch,
-        offsets=part.offsets,
-        bounds=dict(part.bounds),
-    )
-    return _completed(region.record(now, body), now, checkpoint)
+    return _completed(region.record(now, narrowed(events.Contributed, part)), now, checkpoint)
 
 
 def _require_own_positions(region: Region, now: datetime, part: Contribute) -> None:
     running = [b.batch for b in region.running.values() if b.member == part.member]
     if running:
-        raise BatchRefused(f"{part.member} contributes while its batch {running[0]} is running")
+        raise errors.BatchRefused(f"{part.member} contributes while its batch {running[0]} is running")
     held = coverage.held_by(region, part.member, now)
     strange = sorted(part.offsets.keys() ^ held.keys())
     if strange:
-        raise NotClaimed(f"{part.member} must contribute exactly the partitions it holds; not so: {few(strange)}")
+        raise errors.NotClaimed(
+            f"{part.member} must contribute exactly the partitions it holds; not so: {few(strange)}"
+        )
     for partition, offset in part.offsets.items():
         claim = held[partition]
         if claim.is_in_flight:
-            raise BatchRefused(
+            raise errors.BatchRefused(
                 f"{partition}: a batch started up to {claim.started_to} was not accepted; a reset "
                 "follows, no checkpoint"
             )
         if claim.position != offset:
-            raise ConflictingContribution(
+            raise errors.ConflictingContribution(
                 f"{part.member} contributes {offset} for {partition}, the store has {claim.position}"
             )
         log = part.bounds.get(partition)
@@ -115,9 +101,9 @@ def _require_own_positions(region: Region, now: datetime, part: Contribute) -> N
             log.start <= offset and (offset <= log.end or offset <= region.past_skips(partition, log.end))
         ):
             seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
-            raise OffsetOutsideLog(f"{partition}: the position {offset} is not in the log as read ({seen})")
+            raise errors.OffsetOutsideLog(f"{partition}: the position {offset} is not in the log as read ({seen})")
         if timelines.is_recreated(claim.topic_id, log.topic_id):
-            raise OffsetOutsideLog(
+            raise errors.OffsetOutsideLog(
                 f"{partition}: the position {offset} is of topic id {claim.topic_id}, the log as read is of "
                 f"{log.topic_id}: the topic was deleted and created again"
             )
@@ -133,7 +119,7 @@ def merged(contributions: Mapping[MemberId, rows.Contribution]) -> OffsetMap:
     for member in sorted(contributions):
         shared = sorted(total.keys() & contributions[member].offsets.keys())
         if shared:
-            raise OverlappingOffsets(
+            raise errors.OverlappingOffsets(
                 f"{', '.join(map(str, shared))}: more than one owner's offset, {member}'s among them"
             )
         total.update(contributions[member].offsets)
@@ -154,20 +140,12 @@ def lacking(region: Region, checkpoint: rows.Checkpoint) -> tuple[str, ...]:
     return (*waiting, *gaps, *extra)
 
 
-def _failures(region: Region, offsets: OffsetMap) -> int:
-    """Return the failures that still count.
-
-    A checkpoint where nothing has moved says nothing about the batch that fails.
-    """
-    return region.failures if region.failures and offsets == region.restore_point_offsets() else 0
-
-
 def _completed(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Region:
-    if any((checkpoint.sequence, member) not in region.contributions for member in checkpoint.participants):
+    if checkpoints.awaited(region):
         return region
     try:
         offsets = merged(region.contributions_to(checkpoint.sequence))
-    except OverlappingOffsets as overlap:
+    except errors.OverlappingOffsets as overlap:
         return resets.demand(region, now, rows.ResetCause.DOUBLE_CLAIM, overlap.message)
     if lacking(region, checkpoint):
         return region
@@ -215,7 +193,8 @@ def complete(
         open_checkpoint=None,
         restore_point=rows.RestorePoint(checkpoint.sequence),
         aligned=region.aligned if checkpoint.boundary is None else checkpoint.sequence,
-        failures=_failures(region, offsets),
+        # A checkpoint where nothing has moved says nothing about the batch that fails.
+        failures=region.failures if region.failures and offsets == region.restore_point_offsets() else 0,
         offsets=put(region.offsets, {checkpoint.sequence: offsets}),
         claims=put(region.claims, placed),
         retire_at=now,
@@ -283,12 +262,8 @@ def _ended_in_what_asked(region: Region, now: datetime, checkpoint: rows.Checkpo
         return person_resets.begin_at_checkpoint(region, now, checkpoint)
     if region.next_spec is not None and region.desired_state is not DesiredState.STOPPED:
         return specs.restart(region, now)
-    if region.desired_state is DesiredState.STOPPED and _ends_the_region(region, checkpoint):
+    request = region.request_of(checkpoint.request_id)
+    is_last = checkpoint.purpose is rows.CheckpointPurpose.STOP or (request is not None and request.is_of_run)
+    if region.desired_state is DesiredState.STOPPED and is_last:
         return replace(region, stopping=checkpoint.sequence)
     return region.moved_to(now, rows.RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete")
-
-
-def _ends_the_region(region: Region, checkpoint: rows.Checkpoint) -> bool:
-    """Whether the region stops with this checkpoint: a stop's, or a run's."""
-    request = region.request_of(checkpoint.request_id)
-    return checkpoint.purpose is rows.CheckpointPurpose.STOP or (request is not None and request.is_of_run)

@@ -15,7 +15,7 @@ from typing import Final
 from airflow_kcr.protocol.region.rows import Batch, Claim, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, format_instant
+from airflow_kcr.protocol.values import GroupPartition, MemberId, format_instant
 
 _NONE: Final[frozenset[GroupPartition]] = frozenset()
 
@@ -34,8 +34,8 @@ def missing(region: Region, now: datetime) -> dict[GroupPartition, MemberId | No
 
 def last_owner(region: Region, partition: GroupPartition) -> MemberId | None:
     """Return who has a partition, or had it last."""
-    claim = region.claims.get(partition)
-    return None if claim is None else claim.owner or claim.last_owner
+    claim = region.claim_of(partition)
+    return claim.owner or claim.last_owner
 
 
 def gap_text(partition: GroupPartition, owner: MemberId | None) -> str:
@@ -61,11 +61,7 @@ def held_by(region: Region, member: MemberId, now: datetime) -> dict[GroupPartit
     if not region.is_live(member, now):
         return {}
     incarnation = region.members[member].incarnation
-    return {
-        p: claim
-        for p, claim in region.claims.items()
-        if claim.epoch == region.epoch and claim.incarnation == incarnation and claim.owner == member
-    }
+    return {p: claim for p, claim in region.claims.items() if claim.is_of(member, incarnation, region.epoch)}
 
 
 def taken(region: Region, now: datetime) -> frozenset[GroupPartition]:
@@ -92,8 +88,8 @@ def taken(region: Region, now: datetime) -> frozenset[GroupPartition]:
 
 def _is_free(region: Region, partition: GroupPartition, now: datetime) -> bool:
     """Whether no member holds a partition any more, not even as a slot that Kafka keeps for it."""
-    claim = region.claims.get(partition)
-    if claim is None or claim.owner is None:
+    claim = region.claim_of(partition)
+    if claim.owner is None:
         return True
     if region.is_live(claim.owner, now):
         return not is_current(region, claim, now)
@@ -117,9 +113,7 @@ def excused(region: Region, now: datetime) -> frozenset[GroupPartition]:
 def left_out(region: Region, now: datetime) -> frozenset[GroupPartition]:
     """Return the excused partitions that a checkpoint may have where they stand: nothing is open or in flight there."""
     return frozenset(
-        p
-        for p in excused(region, now)
-        if (claim := region.claims.get(p)) is not None and claim.position is not None and not claim.is_in_flight
+        p for p in excused(region, now) if (claim := region.claim_of(p)).position is not None and not claim.is_in_flight
     )
 
 
@@ -151,8 +145,7 @@ def could_cover(region: Region, now: datetime) -> bool:
     if not partitions or not live:
         return False
     for partition in partitions:
-        claim = region.claims.get(partition)
-        owner = None if claim is None else claim.owner
+        owner = region.claim_of(partition).owner
         if owner is None and partition.group not in groups_served:
             return False
         if owner is not None and owner not in live:
@@ -257,13 +250,9 @@ def unready(region: Region, now: datetime) -> Iterator[str]:
         at = "" if until is None else f", until {format_instant(until)} at the latest"
         yield f"{member} has not arrived{at}"
     for sequence in reset.must_publish:
-        if is_unpublished(region, sequence):
+        # The region holds every one that is not published.
+        if sequence in region.checkpoints and region.checkpoints[sequence].published_at is None:
             yield f"checkpoint {sequence} is complete but not published"
-
-
-def is_unpublished(region: Region, sequence: CheckpointNumber) -> bool:
-    """Whether a checkpoint that was complete once still is, and not published: the region holds every one of these."""
-    return sequence in region.checkpoints and region.checkpoints[sequence].published_at is None
 
 
 def horizon(region: Region, now: datetime) -> datetime | None:

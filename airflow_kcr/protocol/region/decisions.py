@@ -15,7 +15,6 @@ from airflow_kcr.protocol.region import (
     claims,
     commands,
     completion,
-    foreign_consumers,
     lifecycle,
     lost_logs,
     membership,
@@ -57,14 +56,9 @@ def retire(region: Region, now: datetime) -> tuple[Region, bool]:
     return reconciliation.reconcile(after, now), after.counter != region.counter
 
 
-def _unchanged(region: Region, now: datetime, command: commands.Reconcile) -> Region:
-    """Return the region as it is: what is due follows each command."""
-    return region
-
-
 RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.Register: membership.register,
-    commands.Reconcile: _unchanged,
+    commands.Reconcile: lambda region, now, command: region,
     commands.Leave: membership.leave,
     commands.KeepSlot: membership.keep_slot,
     commands.ReportLater: restored.seen_later,
@@ -86,9 +80,9 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.ReportStartFailures: specs.failed_to_start,
     commands.ChangeDesiredState: lifecycle.change_desired_state,
     commands.KillRegion: lifecycle.kill,
-    commands.ReportGroups: foreign_consumers.report_foreign_consumers,
+    commands.ReportGroups: membership.report_foreign_consumers,
     commands.RequestCheckpoint: requests.ask,
-    commands.StartRun: runs.start,
+    commands.Run: runs.start,
     commands.CompleteAtRest: runs.complete_at_rest,
     commands.PublishCheckpoint: publication.publish,
     commands.PinCheckpoint: retention.pin,
@@ -100,12 +94,6 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
     commands.ApplyReset: person_resets.apply,
 }
 """One row a command; a new one needs its value in `commands`, its rule, and its row here."""
-
-
-def _recomputation(
-    region: Region, now: datetime, command: commands.FinishRecomputation | commands.FailRecomputation
-) -> Recomputation:
-    return recomputations.of_number(region, command.sequence, command.number)
 
 
 def _begun(region: Region, now: datetime, command: commands.StartRecomputation) -> Recomputation | None:
@@ -121,11 +109,11 @@ ANSWERS: Final[Mapping[type[commands.Command[object]], Answer]] = {
     commands.Contribute: claims.shown,
     commands.ReportPublished: claims.shown,
     commands.RequestCheckpoint: lambda region, now, command: region.request_of(command.request_id),
-    commands.StartRun: lambda region, now, command: region.request_of(command.run.request_id),
+    commands.Run: lambda region, now, command: region.request_of(command.request_id),
     commands.CompleteAtRest: lambda region, now, command: runs.is_complete(region, command.run.request_id),
     commands.StartRecomputation: _begun,
-    commands.FinishRecomputation: _recomputation,
-    commands.FailRecomputation: _recomputation,
+    commands.FinishRecomputation: lambda region, now, c: recomputations.of_number(region, c.sequence, c.number),
+    commands.FailRecomputation: lambda region, now, c: recomputations.of_number(region, c.sequence, c.number),
     commands.ApplyReset: lambda region, now, command: region.person_reset_of(command.reset.request_id),
 }
 """What answers a command, seen once everything due with it is done; the others are answered with the region."""

@@ -194,7 +194,10 @@ class Contributed(Body):
     incarnation: values.Incarnation
     epoch: values.Epoch
     offsets: OffsetMap
+    """Its next offset for every partition it holds; empty for an idle member."""
+
     bounds: Mapping[GroupPartition, LogBounds]
+    """The logs' bounds, read for this contribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

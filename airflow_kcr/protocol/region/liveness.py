@@ -14,23 +14,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import batches, boundaries, coverage, requests, rows, specs, timelines, waits
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.waits import Rule, Wait, Waits
 from airflow_kcr.protocol.rules import CheckpointMode
-from airflow_kcr.protocol.values import (
-    DesiredState,
-    Epoch,
-    GroupId,
-    GroupPartition,
-    MemberId,
-    Offset,
-    few,
-    format_instant,
-    replace,
-)
+from airflow_kcr.protocol.values import GroupPartition, few, format_instant, replace
+
+V = TypeVar("V")
 
 RESETS_IN_A_ROW: Final = 5
 """How many resets without a checkpoint between them, while one is wanted, may each be in time."""
@@ -82,7 +75,7 @@ class Liveness:
 class LogEnd(NamedTuple):
     """How far a log could be read at some moment."""
 
-    offset: Offset
+    offset: values.Offset
     at: datetime
     """By the store's clock, or earlier than it was: a record is not missed for longer than it has been there."""
 
@@ -141,6 +134,8 @@ def judge(region: Region, now: datetime, seen: Seen = NOTHING_SEEN) -> Liveness:
         now: the store's clock.
         seen: when it last worked, and the ends of its logs.
     """
+    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+        return Liveness(waits=tuple(_person(region, now, seen, ())), now=now)
     found: list[Wait] = []
     for rule in _RULES:
         found += rule(region, now, seen, tuple(found))
@@ -164,17 +159,12 @@ def _settled(region: Region, now: datetime) -> datetime:
 def _person(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     if region.halt is not None:
         yield Wait(rule=Rule.PERSON, since=None, what=f"the region is halted: {region.halt.text}")
-    elif region.desired_state is DesiredState.PAUSED and region.state is not rows.RegionState.STOPPED:
+    elif region.desired_state is values.DesiredState.PAUSED and region.state is not rows.RegionState.STOPPED:
         yield Wait(rule=Rule.PERSON, since=None, what="the region is paused; resume it")
 
 
-def _is_on(region: Region) -> bool:
-    """Whether members have something to do in it at all."""
-    return region.state not in {rows.RegionState.HALTED, rows.RegionState.STOPPED}
-
-
 def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    if not _is_on(region) or region.live_members(now):
+    if region.live_members(now):
         return
     ended = [lease.until for lease in region.leases.values() if lease.until <= now]
     reset = region.reset
@@ -188,11 +178,8 @@ def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING} or not region.live_members(now):
         return
-    gaps: dict[GroupId, dict[GroupPartition, MemberId | None]] = {}
-    for partition, owner in coverage.missing(region, now).items():
-        gaps.setdefault(partition.group, {})[partition] = owner
     unowned = coverage.unowned(region)
-    for group, found in gaps.items():
+    for group, found in _by_group(coverage.missing(region, now)).items():
         moments = (unowned.get(p) or _lost_at(region, now, owner) for p, owner in found.items())
         since = max((moment for moment in moments if moment is not None), default=None)
         since = since or _running_since(region)
@@ -204,10 +191,7 @@ def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
 
 def _unassigned(region: Region) -> Waits:
     """Partitions that the brokers have and no member ever owned."""
-    groups: dict[GroupId, dict[GroupPartition, datetime]] = {}
-    for partition, since in coverage.unowned(region).items():
-        groups.setdefault(partition.group, {})[partition] = since
-    for group, found in groups.items():
+    for group, found in _by_group(coverage.unowned(region)).items():
         since = min(found.values())
         what = (
             f"no member owns {few(found, _NAMED)}: their records are not read; a member joins its group anew for them"
@@ -215,7 +199,14 @@ def _unassigned(region: Region) -> Waits:
         yield Wait(rule=Rule.PARTITIONS, since=since, what=what, until=since + patience(region), group=group)
 
 
-def _lost_at(region: Region, now: datetime, owner: MemberId | None) -> datetime | None:
+def _by_group(found: Mapping[GroupPartition, V]) -> dict[values.GroupId, dict[GroupPartition, V]]:
+    groups: dict[values.GroupId, dict[GroupPartition, V]] = {}
+    for partition, value in found.items():
+        groups.setdefault(partition.group, {})[partition] = value
+    return groups
+
+
+def _lost_at(region: Region, now: datetime, owner: values.MemberId | None) -> datetime | None:
     """When the lease of the last owner ended, or when it came back or let go; None: that is not known."""
     lease = None if owner is None else region.leases.get(owner)
     if owner is None or lease is None:
@@ -244,26 +235,17 @@ def _resets_without_end(region: Region, now: datetime) -> Waits:
     """
     last = region.resets.get(region.epoch)
     wanted = _checkpoint_wanted_since(region, now)
-    if last is None or wanted is None or not _is_on(region):
+    if last is None or wanted is None:
         return
-    timeouts = region.rules.timeouts
-    resets = region.epoch - _restore_point_epoch(region)
-    until = max(wanted, _free_since_checkpoint(region)) + RESETS_IN_A_ROW * (timeouts.reset + patience(region))
+    checkpoint = region.restore_checkpoint
+    free_since = NEVER if checkpoint is None else checkpoint.finished_at or checkpoint.opened_at
+    resets = region.epoch - ((region.restore_epoch or 0) if checkpoint is None else checkpoint.epoch)
+    until = max(wanted, free_since) + RESETS_IN_A_ROW * (region.rules.timeouts.reset + patience(region))
     is_recent = last.done_at is None or now - last.done_at < patience(region)
     if resets >= RESETS_IN_A_ROW and is_recent and now >= until:
         what = f"{resets} resets and no checkpoint since the restore point; the last one because of {last.cause}"
         detail = f": {last.detail}" if last.detail else ""
         yield Wait(rule=Rule.RESET, since=wanted, what=what + detail, until=until)
-
-
-def _restore_point_epoch(region: Region) -> Epoch:
-    checkpoint = region.restore_checkpoint
-    return (region.restore_epoch or Epoch(0)) if checkpoint is None else checkpoint.epoch
-
-
-def _free_since_checkpoint(region: Region) -> datetime:
-    restore_point = region.restore_checkpoint
-    return NEVER if restore_point is None else restore_point.finished_at or restore_point.opened_at
 
 
 def _checkpoint_wanted_since(region: Region, now: datetime) -> datetime | None:
@@ -293,11 +275,7 @@ def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, 
 def _approach(region: Region, checkpoint: rows.Checkpoint, boundary: datetime, seen: Seen) -> Waits:
     """A backlog takes as long as it takes: only one without a running batch is a wait that may last too long."""
     since = max(checkpoint.opened_at, boundary)
-    left = [
-        str(p)
-        for p in sorted(region.frozen[checkpoint.sequence])
-        if not boundaries.is_reached(region.claims[p], boundaries.boundary_offset(region, p, boundary))
-    ]
+    left = sorted(boundaries.unreached(region, boundary, region.frozen[checkpoint.sequence]))
     idle = _idle_since(region, seen)
     until = None if idle is None else max(since, idle) + region.rules.checkpoint.grace + patience(region)
     what = (
@@ -316,18 +294,19 @@ def _idle_since(region: Region, seen: Seen) -> datetime | None:
 
 def _publish(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     for checkpoint in timelines.unpublished(region):
-        if not _is_on(region):
-            return
         ended = checkpoint.finished_at or checkpoint.opened_at
         until = (checkpoint.publish_deadline or ended + region.rules.timeouts.publish) + region.rules.timeouts.lease
         yield replace(waits.unpublished(checkpoint), since=ended, until=until)
 
 
 def _boundary(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    boundary = region.next_boundary
-    if not _may_work(region) or boundary is None or boundary > now or _opens_beyond(region, boundary):
+    boundary, checkpoint = region.next_boundary, region.checkpoint
+    if not _may_work(region) or boundary is None or boundary > now:
         return
-    if region.rules.checkpoint.mode is CheckpointMode.DAG_RUN and not _is_asked_for(region, boundary):
+    if checkpoint is not None and checkpoint.boundary is not None and checkpoint.boundary >= boundary:
+        return
+    is_asked_for = any(r.boundary is not None and r.boundary >= boundary for r in requests.queue(region))
+    if region.rules.checkpoint.mode is CheckpointMode.DAG_RUN and not is_asked_for:
         what = f"members hold at the boundary {format_instant(boundary)} until a DAG run asks for its checkpoint"
         yield Wait(rule=Rule.RUN, since=boundary, what=what)
         return
@@ -337,16 +316,7 @@ def _boundary(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ..
 
 
 def _may_work(region: Region) -> bool:
-    return region.state is rows.RegionState.RUNNING and region.desired_state is DesiredState.RUNNING
-
-
-def _opens_beyond(region: Region, boundary: datetime) -> bool:
-    checkpoint = region.checkpoint
-    return checkpoint is not None and checkpoint.boundary is not None and checkpoint.boundary >= boundary
-
-
-def _is_asked_for(region: Region, boundary: datetime) -> bool:
-    return any(r.boundary is not None and r.boundary >= boundary for r in requests.queue(region))
+    return region.state is rows.RegionState.RUNNING and region.desired_state is values.DesiredState.RUNNING
 
 
 def _request(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
@@ -392,7 +362,7 @@ def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
     timeouts = region.rules.timeouts
     longest = timeouts.batch + timeouts.process_end_limit
     for batch in sorted(region.running.values(), key=lambda b: b.started_at):
-        if now < batch.started_at + longest or not region.is_live(batch.member, now) or not _is_on(region):
+        if now < batch.started_at + longest or not region.is_live(batch.member, now):
             continue
         lacks = region.leases[batch.member].lacks
         why = f": {lacks}" if lacks else ""
@@ -402,8 +372,6 @@ def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
 
 
 def _engine(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    if not _is_on(region):
-        return
     for member in region.live_members(now):
         if lacks := region.leases[member].lacks:
             yield Wait(rule=Rule.ENGINE, since=None, what=f"{member}: {lacks}", group=member.group)
@@ -415,10 +383,8 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
     if idle is None or not _may_work(region):
         return
     ends = _ends_at_restore_point(region) | dict(seen.ends)
-    unread: dict[GroupId, dict[GroupPartition, int]] = {}
-    for partition, end in sorted(ends.items()):
-        if (left := _readable(region, now, partition, end.offset)) > 0:
-            unread.setdefault(partition.group, {})[partition] = left
+    left = {p: _readable(region, now, p, end.offset) for p, end in sorted(ends.items())}
+    unread = _by_group({p: offsets for p, offsets in left.items() if offsets > 0})
     # Members that have read as many records as a checkpoint takes continue when it has been made.
     behind = _behind(earlier) if batches.records_left(region) == 0 else ""
     for group, found in unread.items():
@@ -457,26 +423,20 @@ def _ends_at_restore_point(region: Region) -> dict[GroupPartition, LogEnd]:
     return {p: LogEnd(log.end, part.contributed_at) for part in parts for p, log in part.bounds.items()}
 
 
-def _readable(region: Region, now: datetime, partition: GroupPartition, end: Offset) -> int:
-    claim, boundary = region.claims.get(partition), boundaries.limit(region)
-    if claim is None or claim.position is None or not coverage.is_current(region, claim, now):
+def _readable(region: Region, now: datetime, partition: GroupPartition, end: values.Offset) -> int:
+    claim, boundary = region.claim_of(partition), boundaries.limit(region)
+    if claim.position is None or not coverage.is_current(region, claim, now):
         return 0
     place = None if boundary is None else boundaries.boundary_offset(region, partition, boundary)
     return (end if place is None else min(end, place.offset)) - claim.position
 
 
 def _due(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    if (
-        region.reconcile_at is None
-        or region.reconcile_at > now
-        or not _is_on(region)
-        or Rule.MEMBERS in _rules(earlier)
-    ):
-        return
-    until = region.reconcile_at + patience(region)
-    if now >= until:
+    due = region.reconcile_at
+    until = None if due is None else due + patience(region)
+    if until is not None and now >= until and Rule.MEMBERS not in _rules(earlier):
         what = "something is due that no member does; their logs say why"
-        yield Wait(rule=Rule.RECONCILE, since=region.reconcile_at, what=what, until=until)
+        yield Wait(rule=Rule.RECONCILE, since=due, what=what, until=until)
 
 
 _RULES: Final[tuple[Callable[[Region, datetime, Seen, tuple[Wait, ...]], Waits], ...]] = (

@@ -142,7 +142,7 @@ def _told(region: Region, now: datetime, unserved: dict[GroupPartition, rows.Uns
     checkpoint = region.checkpoint
     if checkpoint is not None and not region.frozen[checkpoint.sequence].isdisjoint(fresh):
         region = checkpoints.abort(region, now, f"the brokers do not have {fresh[0]} any more")
-    begun = [p for p in fresh if (c := region.claims.get(p)) is not None and c.is_in_flight]
+    begun = [p for p in fresh if region.claim_of(p).is_in_flight]
     if begun and region.state in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
         # The batch of a member that died: the claim of the partition's next owner would have reset the region.
         return resets.demand(
@@ -193,9 +193,8 @@ def out_of_range(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> 
     """Return the partitions whose position is not inside the log as it was just read, with the policy that applies."""
     troubles = []
     for partition, log in sorted(bounds.items()):
-        claim = region.claims.get(partition)
-        position = None if claim is None else claim.position
-        if claim is None or position is None:
+        claim = region.claim_of(partition)
+        if (position := claim.position) is None:
             continue
         if timelines.is_recreated(claim.topic_id, log.topic_id):
             why = f"the topic was deleted and created again (id {claim.topic_id} became {log.topic_id})"

@@ -4,6 +4,10 @@ A member is stable over restarts; each start is a new incarnation. An index with
 accident; a takeover waits for a running drain, then fences. What an old incarnation left running is not quiesced before
 its lease is over, plus the bound after which its process ends itself (scenario C51).
 
+A foreign consumer is in a group and none of the region's members. Who reports one may die the next moment: the region
+keeps the report, and the next one corrects it. So a report names what is in a group now, not what came or went, and
+telling it twice changes nothing.
+
 What follows for checkpoints and resets is told by `coverage`.
 """
 
@@ -13,8 +17,9 @@ from datetime import datetime
 
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
 from airflow_kcr.protocol.region import checkpoints, events, resets, rows
-from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register
+from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, ReportGroups
 from airflow_kcr.protocol.region.state import Region, put
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, replace
 
 
@@ -42,7 +47,7 @@ def register(region: Region, now: datetime, arrival: Register) -> Region:
     live = region.is_live(member, now) and row is not None and row.incarnation != arrival.previous
     if live and not arrival.takeover:
         raise MemberInUse(f"{member} is held by {row.label if row else '?'}; stop that process or ask for a takeover")
-    if live and _is_draining(region, member):
+    if live and region.state is rows.RegionState.DRAINING and member in checkpoints.awaited(region):
         raise MemberInUse(f"{member} is draining for checkpoint {region.open_checkpoint}; the takeover waits for that")
     region = with_predecessor_fenced(region, member)
     incarnation = Incarnation(1 if row is None else row.incarnation + 1)
@@ -78,16 +83,6 @@ def require_place(region: Region, member: MemberId) -> None:
             f"group {member.group} of region {region.name} has {rules.members} member(s), "
             f"indexes 0 to {rules.members - 1}; index {member.index} is not one of them"
         )
-
-
-def _is_draining(region: Region, member: MemberId) -> bool:
-    checkpoint = region.checkpoint
-    return (
-        region.state is rows.RegionState.DRAINING
-        and checkpoint is not None
-        and member in checkpoint.participants
-        and (checkpoint.sequence, member) not in region.contributions
-    )
 
 
 def with_predecessor_fenced(region: Region, member: MemberId) -> Region:
@@ -169,3 +164,26 @@ def lapse(region: Region, now: datetime) -> Region:
     detail = f"the lease of {member} ended before its contribution to checkpoint {region.open_checkpoint}"
     region = checkpoints.abort(region, now, detail)
     return resets.demand(region, now, rows.ResetCause.LEASE_LOST, detail) if begun else region
+
+
+def report_foreign_consumers(region: Region, now: datetime, report: ReportGroups) -> Region:
+    """Return the region knowing who was found in its groups: halted or warned by its policy.
+
+    Earlier reports about groups that were not checked stay.
+    """
+    groups, seen = region.rules.groups, report.seen
+    there = {o for group, found in seen.items() if group in groups for o in found}
+    unseen = {o for o in region.foreign_consumers if o.group in groups and o.group not in seen}
+    known, policy = tuple(sorted(there | unseen)), region.rules.foreign_consumers
+    is_news = known != region.foreign_consumers
+    if is_news:
+        body = events.ForeignConsumersChanged(foreign_consumers=known, policy=policy)
+        region = replace(region, foreign_consumers=known).record(now, body)
+    if there and policy is ForeignConsumerPolicy.FAIL:
+        if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+            return region  # a halted one keeps its reason, and what follows from it
+        text = "; ".join(map(str, sorted(there)))
+        choices = ("remove the foreign consumer, then resume", "set foreign_consumers to warn, then resume")
+        return resets.halt(region, now, rows.Halt(reason=rows.HaltReason.FOREIGN_CONSUMER, text=text, choices=choices))
+    # What a reset waits for is not the same any more.
+    return resets.progress(region, now) if is_news else region

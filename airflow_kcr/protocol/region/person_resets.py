@@ -159,24 +159,16 @@ def waiting(region: Region) -> tuple[rows.PersonReset, ...]:
 
 def serve_next(region: Region, now: datetime) -> Region:
     """Return the region with the next waiting request's checkpoint asked for; one person's reset at a time."""
-    if any(
-        r.state in {rows.PersonResetState.DRAINING, rows.PersonResetState.STARTED}
-        for r in region.person_resets.values()
-    ):
+    underway = {rows.PersonResetState.DRAINING, rows.PersonResetState.STARTED}
+    reset = next(iter(waiting(region)), None)
+    if reset is None or any(other.state in underway for other in region.person_resets.values()):
         return region
-    for reset in waiting(region):
-        if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
-            break
-        if region.request_of(reset.request_id) is not None:
-            # Accepted by a version that did not check. Asked for, it would be refused in every decision from now on.
-            region = _failed(region, now, reset, f"its request id {reset.request_id} names a request for a checkpoint")
-            continue
-        region = region.with_person_reset(replace(reset, state=rows.PersonResetState.DRAINING))
-        drain = RequestCheckpoint(
-            request_id=reset.request_id, purpose=rows.CheckpointPurpose.RESET, requester=reset.requester
-        )
-        return requests.ask(region, now, drain)
-    return region
+    if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
+        return region
+    region = region.with_person_reset(replace(reset, state=rows.PersonResetState.DRAINING))
+    reset_id, purpose = reset.request_id, rows.CheckpointPurpose.RESET
+    drain = RequestCheckpoint(request_id=reset_id, purpose=purpose, requester=reset.requester)
+    return requests.ask(region, now, drain)
 
 
 def begin_at_checkpoint(region: Region, now: datetime, checkpoint: rows.Checkpoint) -> Region:

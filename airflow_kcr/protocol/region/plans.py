@@ -166,9 +166,9 @@ def require_usable(region: Region, now: datetime, request: rows.ResetRequest) ->
 def missing_text(region: Region, row: rows.Checkpoint) -> str:
     """Return what a forward jump to a checkpoint of another branch would leave out, by partition."""
     gaps = [
-        f"{p} [{claim.position}, {o})"
+        f"{p} [{position}, {o})"
         for p, o in (region.offsets_of(row.sequence) or EMPTY).items()
-        if (claim := region.claims.get(p)) is not None and claim.position is not None and claim.position < o
+        if (position := region.claim_of(p).position) is not None and position < o
     ]
     return few(gaps, 10) or "nothing"
 
@@ -196,8 +196,12 @@ def seek_map(
     partitions = region.universe_in_order()
     in_scope = frozenset(p for p in partitions if p in request.scope)
     if _needs_owners(request.target, in_scope, seen):
-        asked = {p for p in in_scope if request.target.names(p)}
-        return SeekMap({p: _still_open(p, current) if p in asked else _kept(region, p, current) for p in partitions})
+        still_open = {
+            p: SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=current.get(p))
+            for p in in_scope
+            if request.target.names(p)
+        }
+        return SeekMap({p: still_open.get(p) or _kept(region, p, current) for p in partitions})
     offsets, fills = checkpoint_offsets(region, sequence, partitions)
     situation = Situation(
         partitions=partitions,
@@ -244,10 +248,6 @@ def _needs_owners(
     if target.needs_time:
         return True
     return target.needs_logs and not target.is_stored and not in_scope <= seen.keys()
-
-
-def _still_open(partition: GroupPartition, current: OffsetMap) -> SeekEntry:
-    return SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=current.get(partition))
 
 
 def _kept(region: Region, partition: GroupPartition, current: OffsetMap) -> SeekEntry:

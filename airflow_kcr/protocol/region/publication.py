@@ -58,8 +58,8 @@ def read_back(region: Region, now: datetime, report: ReportReadBack) -> Region:
     if member is not None:
         region.require_member(member, report.incarnation, now)
         for partition in report.offsets:
-            claim = region.claims.get(partition)
-            if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
+            claim = region.claim_of(partition)
+            if claim.owner != member or not coverage.is_current(region, claim, now):
                 raise NotClaimed(f"{member} does not hold {partition} now; its commit read-back says nothing")
     body = events.CommitReadBack(
         sequence=sequence,

@@ -11,16 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused, UnknownCheckpoint
-from airflow_kcr.protocol.region import events, rows
-from airflow_kcr.protocol.region.commands import (
-    FailRecomputation,
-    FinishRecomputation,
-    RenewRecomputation,
-    StartRecomputation,
-)
+from airflow_kcr.protocol.region import commands, events, rows
 from airflow_kcr.protocol.region.plans import require_checkpoint
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RequestId, format_instant, replace
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RequestId, format_instant, narrowed, replace
 
 _RUNNING: Final = rows.RecomputationState.RUNNING
 
@@ -77,7 +71,7 @@ def done(
     return known if is_done else None
 
 
-def start(region: Region, now: datetime, command: StartRecomputation) -> Region:
+def start(region: Region, now: datetime, command: commands.StartRecomputation) -> Region:
     """Return the region with a recomputation started, or found.
 
     Raises:
@@ -113,19 +107,10 @@ def start(region: Region, now: datetime, command: StartRecomputation) -> Region:
     )
     row = replaceable(region, command.sequence)
     region = region.with_checkpoint(replace(row, recomputations=(*_remembered(row), begun)))
-    body = events.RecomputationBegun(
-        sequence=row.sequence,
-        request_id=begun.request_id,
-        groups=begun.groups,
-        ranges=command.ranges,
-        purpose=begun.purpose,
-        into=begun.into,
-        requester=begun.requester,
-    )
-    return region.record(now, body)
+    return region.record(now, narrowed(events.RecomputationBegun, command))
 
 
-def renew(region: Region, now: datetime, command: RenewRecomputation) -> Region:
+def renew(region: Region, now: datetime, command: commands.RenewRecomputation) -> Region:
     """Return the region with a recomputation known to live.
 
     Raises:
@@ -136,7 +121,7 @@ def renew(region: Region, now: datetime, command: RenewRecomputation) -> Region:
     return _with(region, command.sequence, replace(running, until=now + command.lease))
 
 
-def finish(region: Region, now: datetime, command: FinishRecomputation) -> Region:
+def finish(region: Region, now: datetime, command: commands.FinishRecomputation) -> Region:
     """Return the region with a recomputation done; said again, nothing changes.
 
     Raises:
@@ -149,11 +134,10 @@ def finish(region: Region, now: datetime, command: FinishRecomputation) -> Regio
     is_shown = running.purpose is rows.RecomputationPurpose.REPLACE
     revision = replaceable(region, command.sequence).revision + 1 if is_shown else 0
     done = replace(running, state=rows.RecomputationState.DONE, finished_at=now, revision=revision)
-    body = events.CheckpointRecomputed(sequence=command.sequence, number=command.number, batches=command.batches)
-    return _with(region, command.sequence, done).record(now, body)
+    return _with(region, command.sequence, done).record(now, narrowed(events.CheckpointRecomputed, command))
 
 
-def fail(region: Region, now: datetime, command: FailRecomputation) -> Region:
+def fail(region: Region, now: datetime, command: commands.FailRecomputation) -> Region:
     """Return the region with a recomputation that came to nothing; one that is over stays what it is.
 
     Raises:

@@ -68,7 +68,7 @@ def _serve(region: Region, now: datetime) -> Region:
     if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
         why = f"the region is {region.state}"
         region = requests.cancel(region, now, why, requests.queue(region))
-        return _fail_waiting(region, now, why)
+        return person_resets.fail_all(region, now, why)
     if region.state is not rows.RegionState.RUNNING:
         return region
     region = person_resets.serve_next(region, now)
@@ -94,12 +94,6 @@ def _serve(region: Region, now: datetime) -> Region:
         )
     region = checkpoints.advance(region, now)
     return checkpoints.open_next(region, now) if region.state is rows.RegionState.RUNNING else region
-
-
-def _fail_waiting(region: Region, now: datetime, why: str) -> Region:
-    drained = {rows.PersonResetState.WAITING, rows.PersonResetState.DRAINING}
-    unfinished = any(r.state in drained for r in region.person_resets.values())
-    return person_resets.fail_all(region, now, why) if unfinished else region
 
 
 def _reconcile_at(region: Region, now: datetime) -> datetime | None:

@@ -13,7 +13,6 @@ from typing import Final
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.region import archive, boundaries, events, rows, timelines
-from airflow_kcr.protocol.region.archive import Named
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId, replace
@@ -55,8 +54,8 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     else:
         named = region.named_by(request_id)
         _require_free(request_id, named, purpose, boundary)
-        known = named.request
-    if known is not None and _is_served(region, known):
+        known, _ = named
+    if known is not None and is_served(region, known):
         return region
     covering = None if boundary is None else timelines.covering(region, boundary)
     if covering is None and region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
@@ -92,21 +91,22 @@ def noted(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     return asked if command.boundary is None else boundaries.recalled(asked, command.boundary)
 
 
-def _is_served(region: Region, request: rows.CheckpointRequest) -> bool:
+def is_served(region: Region, request: rows.CheckpointRequest) -> bool:
+    """Whether a request waits for its checkpoint, or has one that still answers it."""
     return request.state in archive.WAITING or valid_answer(region, request) is not None
 
 
 def _require_free(
-    request_id: RequestId, named: Named, purpose: rows.CheckpointPurpose, boundary: datetime | None
+    request_id: RequestId, named: archive.Named, purpose: rows.CheckpointPurpose, boundary: datetime | None
 ) -> None:
     if request_id.startswith(OWN_REQUEST_IDS):
         raise CheckpointRefused(
             f"request id {request_id}: those that begin with {', '.join(OWN_REQUEST_IDS)} are the region's own; "
             "take another"
         )
-    if purpose is not rows.CheckpointPurpose.RESET and named.reset is not None:
+    known, reset = named
+    if purpose is not rows.CheckpointPurpose.RESET and reset is not None:
         raise CheckpointRefused(f"request id {request_id} names a reset; take another for the checkpoint")
-    known = named.request
     if known is not None and (known.purpose, known.boundary) != (purpose, boundary):
         raise CheckpointRefused(
             f"request id {request_id} names a request for another checkpoint ({known.purpose}, boundary "

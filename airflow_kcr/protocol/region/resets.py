@@ -25,8 +25,6 @@ from airflow_kcr.protocol.values import GroupPartition, Offset, few, replace
 RESETS_BACK: Final = 100
 """How many resets that were done without a partition may lie between a batch of it and the one that proves it done."""
 
-_UNCLAIMED: Final = rows.Claim()
-
 
 def restore_point_map(region: Region) -> SeekMap:
     """Return the restore point as a seek map, entries that are still open among them."""
@@ -58,7 +56,7 @@ def target(region: Region) -> SeekMap:
 
 def _left_at(region: Region, partition: GroupPartition) -> Offset | None:
     """Return where a partition was left; an attempt before this one may not have come to ask its sink for it."""
-    claim, entry = region.claims.get(partition, _UNCLAIMED), region.seek.get(partition)
+    claim, entry = region.claims.get(partition, rows.UNCLAIMED), region.seek.get(partition)
     return entry.current if claim.resume is None and entry is not None else claim.resume
 
 
@@ -69,7 +67,7 @@ def late(region: Region, partition: GroupPartition) -> SeekEntry:
 
 
 def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) -> SeekEntry:
-    claim = region.claims.get(partition, _UNCLAIMED)
+    claim = region.claims.get(partition, rows.UNCLAIMED)
     resume, current = claim.resume, claim.position
     if current is None and restore_point.source is SeekSource.RESUME_POINT:
         current = restore_point.offset
@@ -119,8 +117,7 @@ def positions(region: Region) -> OffsetMap:
     restore_point, initial = region.restore_point_offsets(), region.initial_offsets()
     known: dict[GroupPartition, Offset] = {}
     for partition in region.universe_in_order():
-        claim = region.claims.get(partition)
-        place = None if claim is None else claim.position
+        place = region.claims.get(partition, rows.UNCLAIMED).position
         if place is None:
             place = restore_point.get(partition, _left_at(region, partition))
         if place is None:
@@ -150,11 +147,10 @@ def _holding(region: Region) -> Iterator[tuple[GroupPartition, rows.Claim]]:
 
 
 def _may_be_held(region: Region, partition: GroupPartition) -> bool:
-    rules, claim = region.rules.groups.get(partition.group), region.claims.get(partition)
+    rules = region.rules.groups.get(partition.group)
     return (
         rules is not None
-        and claim is not None
-        and claim.is_started
+        and region.claims.get(partition, rows.UNCLAIMED).is_started
         and rules.is_done_by_checkpoints
         and rules.subscribes(partition.topic)
     )
@@ -369,12 +365,9 @@ def resolve_commit(region: Region, now: datetime, committed: rows.Committed, why
 
 
 def _placed(region: Region, seek: SeekMap) -> Region:
-    placed = {p: region.claims.get(p, _UNCLAIMED).at(_place(region, p, entry)) for p, entry in seek.items()}
+    offsets = {p: None if e.offset is None else region.past_skips(p, e.offset) for p, e in seek.items()}
+    placed = {p: region.claims.get(p, rows.UNCLAIMED).at(offset) for p, offset in offsets.items()}
     return replace(region, claims=put(region.claims, placed))
-
-
-def _place(region: Region, partition: GroupPartition, entry: SeekEntry) -> Offset | None:
-    return None if entry.offset is None else region.past_skips(partition, entry.offset)
 
 
 def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:
@@ -442,9 +435,10 @@ def _with_ledger_resolved(region: Region, now: datetime, reset: rows.ResetAttemp
     for batch in tuple(region.running.values()):
         region = batches.closed(region, now, batch, rows.Outcome.UNKNOWN)
     placed = {p: e for p, e in region.seek.items() if e.offset is not None}
-    if not any(e.source is SeekSource.SINK_PROGRESS for e in placed.values()):
+    told = {p: e.offset for p, e in placed.items() if e.source is SeekSource.SINK_PROGRESS}
+    if not told:
         return region
-    progress = {p: _progress(e) for p, e in placed.items()}
+    progress = {p: told.get(p) or Offset(0) for p in placed}
     ran = region.archive.last_done(reset.epoch)
     # What a sink held of an older timeline is no progress in this one; the entries are this timeline's restore point.
     for _ in range(RESETS_BACK):
@@ -454,14 +448,9 @@ def _with_ledger_resolved(region: Region, now: datetime, reset: rows.ResetAttemp
         region = replace(region, ledger=(*region.ledger, proven))
         # What the reset before was done without did not run in its epoch: the sink tells of the one before that.
         then = region.archive.seek_map(ran.epoch) or NO_SEEK
-        told = (p for p in progress if placed[p].source is SeekSource.SINK_PROGRESS)
-        progress = {p: progress[p] for p in told if p not in then or then[p].offset is None}
+        progress = {p: o for p, o in progress.items() if p in told and (p not in then or then[p].offset is None)}
         ran = region.archive.last_done(ran.epoch)
     return region
-
-
-def _progress(entry: SeekEntry) -> Offset:
-    return (entry.offset or Offset(0)) if entry.source is SeekSource.SINK_PROGRESS else Offset(0)
 
 
 def _marked_done(region: Region, now: datetime, reset: rows.ResetAttempt) -> Region:
@@ -510,8 +499,7 @@ def open_targets(region: Region, member: values.MemberId) -> dict[GroupPartition
     """
     found: dict[GroupPartition, SeekEntry] = {}
     for partition, entry in region.seek.items():
-        claim = region.claims.get(partition)
-        if entry.offset is None and claim is not None and claim.owner == member:
+        if entry.offset is None and region.claims.get(partition, rows.UNCLAIMED).owner == member:
             # Written out: a wide region has many, and `replace` makes as many calls again for each.
             found[partition] = SeekEntry(
                 offset=None,
@@ -537,8 +525,8 @@ def answer(region: Region, now: datetime, report: AnswerEntries) -> Region:
     entries: dict[GroupPartition, SeekEntry] = {}
     logs: dict[GroupPartition, LogBounds] = {}
     for partition, answered in report.found.items():
-        claim = region.claims.get(partition)
-        if claim is None or claim.owner != caller.member or not coverage.is_current(region, claim, now):
+        claim = region.claim_of(partition)
+        if claim.owner != caller.member or not coverage.is_current(region, claim, now):
             raise NotClaimed(f"{caller.member} does not hold {partition} now; it can't say where that resumes")
         entry = region.seek.get(partition)
         if entry is None or entry.offset is not None:

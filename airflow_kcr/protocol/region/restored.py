@@ -25,17 +25,9 @@ def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
     """
     row = region.members.get(memory.member)
     incarnation = Incarnation(0) if row is None else row.incarnation
-    later = [
-        f"{what} {seen}, the store has {held}"
-        for what, seen, held in (
-            ("epoch", memory.epoch, region.epoch),
-            ("incarnation", memory.incarnation, incarnation),
-            ("sequence", memory.sequence, region.next_sequence - 1),
-            ("timeline", memory.timeline, region.timeline),
-            ("event", memory.counter, region.counter),
-        )
-        if seen > held
-    ]
+    later = [*timelines.noted_later(region, memory)]
+    numbers = (("incarnation", memory.incarnation, incarnation), ("event", memory.counter, region.counter))
+    later += [f"{what} {seen}, the store has {held}" for what, seen, held in numbers if seen > held]
     later += [f"{partition} at {offset}, which the store has not" for partition, offset in memory.positions.items()]
     # Every member tells this once; the first one is enough. A resume after a restore opens a timeline: who was frozen
     # until then has nothing to tell any more.

@@ -82,7 +82,8 @@ def retire(region: Region, now: datetime) -> Region:
         region: as it is stored: what a decision has already changed in it is not counted.
         now: the store's clock.
     """
-    if _goes_to_a_run(region):
+    # A person's reset to a DAG run goes to any checkpoint that is usable when its turn comes.
+    if any(r.state in ACTIVE and isinstance(r.target, ToRun) for r in region.person_resets.values()):
         return replace(region, retire_at=None)  # the next checkpoint that ends asks again
     rules = region.rules.retention
     complete = region.archive.kept()
@@ -121,11 +122,6 @@ def _past_boundary(gone: list[Checkpoint], kept: dict[CheckpointNumber, str]) ->
     oldest = min(kept, default=None)
     past = (row for row in gone if row.is_current and (oldest is None or row.sequence < oldest))
     return max((row.boundary for row in past if row.boundary is not None), default=None)
-
-
-def _goes_to_a_run(region: Region) -> bool:
-    """Whether a person's reset goes to a DAG run, and so to any checkpoint that is usable when its turn comes."""
-    return any(r.state in ACTIVE and isinstance(r.target, ToRun) for r in region.person_resets.values())
 
 
 def _due(region: Region, now: datetime, complete: int, candidates: list[Checkpoint]) -> list[Checkpoint]:

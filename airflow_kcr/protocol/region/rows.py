@@ -262,6 +262,10 @@ class Claim:
         """Whether a batch was started here that has not been accepted."""
         return self.started_to != self.position
 
+    def is_of(self, member: values.MemberId, incarnation: values.Incarnation, epoch: values.Epoch) -> bool:
+        """Whether a member has claimed it, as this incarnation and in this epoch."""
+        return self.epoch == epoch and self.incarnation == incarnation and self.owner == member
+
     def at(self, place: Offset | None) -> Claim:
         """Return the claim where a checkpoint or a reset has put its partition: nothing is done or started beyond."""
         if self.resume == self.position == self.started_to == place:
@@ -285,6 +289,10 @@ class Claim:
             position=position,
             started_to=started_to,
         )
+
+
+UNCLAIMED: Final = Claim()
+"""What a region knows of a partition that no member has claimed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,12 +417,12 @@ class Contribution:
     """What one member stored in a checkpoint."""
 
     incarnation: values.Incarnation
-    offsets: OffsetMap
-    committed: OffsetMap
+    contributed_at: datetime
+    offsets: OffsetMap = EMPTY
+    committed: OffsetMap = EMPTY
     """Kafka's committed offsets that the member saw for its partitions."""
 
-    bounds: Mapping[GroupPartition, LogBounds]
-    contributed_at: datetime
+    bounds: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)
 
 
 class RecomputationState(StrEnum):

@@ -10,21 +10,15 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import boundaries, checkpoints, completion, lifecycle, requests, rows, timelines
-from airflow_kcr.protocol.region.archive import WAITING
-from airflow_kcr.protocol.region.commands import CompleteAtRest, RequestCheckpoint, Run, StartRun
+from airflow_kcr.protocol.region.commands import CompleteAtRest, RequestCheckpoint, Run
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import (
-    DesiredState,
-    GroupPartition,
-    RequestId,
-    format_instant,
-    replace,
-)
+from airflow_kcr.protocol.values import GroupPartition, format_instant, replace
 
 
-def start(region: Region, now: datetime, command: StartRun) -> Region:
+def start(region: Region, now: datetime, run: Run) -> Region:
     """Return the region started for a run, and its checkpoint asked for.
 
     Raises:
@@ -32,7 +26,7 @@ def start(region: Region, now: datetime, command: StartRun) -> Region:
         CheckpointRefused: the boundary is yet to come, or lies before what the region has processed; or the request id
             names another request.
     """
-    run, known = command.run, region.request_of(command.run.request_id)
+    known = region.request_of(run.request_id)
     if known is not None and _is_unshown(region, known):
         # They publish it before the region runs, and then it answers the request again, which stops the region.
         region = lifecycle.start(region, now, run.requester)
@@ -62,7 +56,7 @@ def complete_at_rest(region: Region, now: datetime, command: CompleteAtRest) -> 
     return _completed(located, now, _request(run)) if is_at_rest(located, run.boundary, command.logs) else region
 
 
-def is_complete(region: Region, request_id: RequestId) -> bool:
+def is_complete(region: Region, request_id: values.RequestId) -> bool:
     """Whether the checkpoint of a run is there."""
     request = region.request_of(request_id)
     return request is not None and requests.valid_answer(region, request) is not None
@@ -80,7 +74,7 @@ def _request(run: Run) -> RequestCheckpoint:
         request_id=run.request_id,
         boundary=run.boundary,
         allow_inexact=run.allow_inexact,
-        then=DesiredState.STOPPED,
+        then=values.DesiredState.STOPPED,
         requester=run.requester,
     )
 
@@ -89,9 +83,7 @@ def _is_known(region: Region, run: Run) -> bool:
     """Whether the run's checkpoint is there or asked for."""
     known, covering = region.request_of(run.request_id), timelines.covering(region, run.boundary)
     is_there = covering is not None and covering.boundary == run.boundary
-    return is_there or (
-        known is not None and (known.state in WAITING or requests.valid_answer(region, known) is not None)
-    )
+    return is_there or (known is not None and requests.is_served(region, known))
 
 
 def _require_possible(region: Region, now: datetime, run: Run) -> None:
@@ -113,8 +105,7 @@ def _require_possible(region: Region, now: datetime, run: Run) -> None:
         _require_left(region, now)
         return
     for partition, row in run.found.items():
-        claim = region.claims.get(partition)
-        place = None if claim is None else claim.resume
+        place = region.claim_of(partition).resume
         if place is not None and place > region.past_skips(partition, row.offset) and not run.allow_inexact:
             raise CheckpointRefused(
                 f"until: {partition} is at {place}, past the offset of {format_instant(run.boundary)}, "

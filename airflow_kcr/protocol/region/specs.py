@@ -17,7 +17,6 @@ from datetime import datetime
 from airflow_kcr.protocol.region import boundaries, events, lost_logs, membership, resets, rows
 from airflow_kcr.protocol.region.commands import ChangeSpec, ReportStartFailures
 from airflow_kcr.protocol.region.state import Region, Spec, put
-from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import DesiredState, Incarnation, MemberId, replace
 
 
@@ -65,17 +64,12 @@ def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
     return region
 
 
-def _has_place(rules: RegionRules, member: MemberId) -> bool:
-    return member.group in rules.groups and member.index < rules.groups[member.group].members
-
-
 def _without_strangers(region: Region, now: datetime) -> Region:
     """Fence members that the new spec has no place for, and forget their claims: nothing waits for them any more."""
-    strangers = [
-        row for member, row in sorted(region.members.items()) if not row.left and not _has_place(region.rules, member)
-    ]
-    for row in strangers:
-        region = membership.let_go(region, now, row)
+    for member, row in sorted(region.members.items()):
+        rules = region.rules.groups.get(member.group)
+        if not row.left and (rules is None or member.index >= rules.members):
+            region = membership.let_go(region, now, row)
     return region
 
 

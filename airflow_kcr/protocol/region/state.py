@@ -381,10 +381,13 @@ class Region:
                 + (f" ({self.halt.text})" if self.halt else "")
             )
 
+    def claim_of(self, partition: GroupPartition) -> rows.Claim:
+        """Return a partition's claim; of one that was never claimed, one without an owner and a place."""
+        return self.claims.get(partition, rows.UNCLAIMED)
+
     def initial_offset(self, partition: GroupPartition) -> rows.InitialOffset | None:
         """Return the stored initial offset of a partition's present topic id."""
-        claim = self.claims.get(partition)
-        return self.initial.get((partition, claim.topic_id)) if claim is not None else None
+        return self.initial.get((partition, self.claim_of(partition).topic_id))
 
     def initial_offsets(self) -> OffsetMap:
         """Return the stored initial offsets of every partition, each for its present topic id."""
@@ -436,11 +439,11 @@ class Region:
 
     def named_by(self, request_id: values.RequestId) -> Named:
         """Return what a request id names, whatever became of it."""
-        held = Named(self.requests.get(request_id), self.person_resets.get(request_id))
-        if held.request is not None and held.reset is not None:
-            return held
-        stored = self.archive.named(request_id)
-        return Named(held.request or stored.request, held.reset or stored.reset)
+        request, reset = self.requests.get(request_id), self.person_resets.get(request_id)
+        if request is not None and reset is not None:
+            return request, reset
+        stored_request, stored_reset = self.archive.named(request_id)
+        return request or stored_request, reset or stored_reset
 
     def person_reset_of(self, request_id: values.RequestId) -> rows.PersonReset | None:
         """Return a person's reset by its request id, whatever became of it."""

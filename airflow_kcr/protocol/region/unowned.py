@@ -27,19 +27,14 @@ def report_partitions(region: Region, now: datetime, inventory: ReportPartitions
     before = {p: row for p, row in region.unserved.items() if row.is_there}
     region = lost_logs.partitions_seen(region, now, inventory.member.group, inventory.partitions)
     others = {p: row for p, row in before.items() if p.group != inventory.member.group}
-    bare = sorted(p for p in inventory.partitions if _is_bare(region, p))
+    reads = region.rules.subscribes
+    bare = sorted(p for p in inventory.partitions if region.claim_of(p).owner is None and reads(p.group, p.topic))
     ownerless = others | {p: before.get(p, Unserved(since=now)) for p in bare}
     if ownerless == before:
         return region
     region = replace(region, unserved=region.absent() | ownerless)
     region = region.record(now, events.PartitionsUnowned(partitions=tuple(sorted(ownerless))))
     return _without_blind_checkpoint(region, now, [p for p in bare if p not in before])
-
-
-def _is_bare(region: Region, partition: GroupPartition) -> bool:
-    claim = region.claims.get(partition)
-    subscribed = region.rules.subscribes(partition.group, partition.topic)
-    return subscribed and (claim is None or claim.owner is None)
 
 
 def _without_blind_checkpoint(region: Region, now: datetime, fresh: Collection[GroupPartition]) -> Region:

@@ -228,7 +228,7 @@ def to_settle(region: Region, checkpoint: rows.Checkpoint) -> Waits:
     elif checkpoint.committed is rows.Committed.PENDING:
         held = region.read_backs.get(checkpoint.sequence, EMPTY)
         late = [p for p in sorted(region.offsets_of(checkpoint.sequence) or EMPTY) if p not in held]
-        owners = sorted({str(c.owner) for p in late if (c := region.claims.get(p)) is not None and c.owner})
+        owners = sorted({str(owner) for p in late if (owner := region.claim_of(p).owner)})
         what = (
             f"Kafka's commit read-back of checkpoint {checkpoint.sequence} is outstanding for {len(late)} "
             f"partition(s), {late[0] if late else 'none'} first, held by {', '.join(owners) or 'no member'}"

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region.archive import (
     ATTEMPTS,
@@ -25,27 +26,14 @@ from airflow_kcr.protocol.region.archive import (
     RegionPage,
     ResetPage,
     Stretch,
+    or_last,
 )
 from airflow_kcr.protocol.region.rows import (
     BoundaryKey,
     BoundaryOffset,
-    Checkpoint,
-    CheckpointRequest,
     Contribution,
-    PersonReset,
-    ResetAttempt,
 )
-from airflow_kcr.protocol.values import (
-    MAX_NUMBER,
-    CheckpointNumber,
-    Epoch,
-    GroupPartition,
-    MemberId,
-    Offset,
-    RequestId,
-    Timeline,
-    TopicId,
-)
+from airflow_kcr.protocol.values import GroupPartition
 from airflow_kcr.store.postgres import layouts
 from airflow_kcr.store.postgres.row_layout import JsonLayout, partition_columns
 from airflow_kcr.store.postgres.session import Session
@@ -67,6 +55,11 @@ SQL: Final = load(
     following=ATTEMPTS,
 )
 
+_LAYOUTS: Final[Mapping[object, JsonLayout[Any, Any]]] = {
+    layout.row: layout for layout in (layouts.REQUESTS, layouts.PERSON_RESETS, layouts.CHECKPOINTS, layouts.RESETS)
+}
+"""The classes of rows that questions are answered with."""
+
 PIECE: Final = 1_000
 """Checkpoints that a statement compares with where a timeline opens."""
 
@@ -84,32 +77,16 @@ class PostgresArchive(Archive):
     # One row, and what belongs to it
 
     @override
-    def request(self, request_id: RequestId) -> CheckpointRequest | None:
-        return self._one(layouts.REQUESTS, "request", request_id=request_id)
-
-    @override
-    def person_reset(self, request_id: RequestId) -> PersonReset | None:
-        return self._one(layouts.PERSON_RESETS, "person_reset", request_id=request_id)
-
-    @override
-    def named(self, request_id: RequestId) -> Named:
+    def named(self, request_id: values.RequestId) -> Named:
         request, reset = self._session.rows(SQL["named"], request_id=request_id)[0]
-        return Named(_only(layouts.REQUESTS, request), _only(layouts.PERSON_RESETS, reset))
+        return _only(layouts.REQUESTS, request), _only(layouts.PERSON_RESETS, reset)
 
     @override
-    def checkpoint(self, sequence: CheckpointNumber) -> Checkpoint | None:
-        return self._one(layouts.CHECKPOINTS, "checkpoint", sequence=sequence)
-
-    @override
-    def reset(self, epoch: Epoch) -> ResetAttempt | None:
-        return self._one(layouts.RESETS, "reset", epoch=epoch)
-
-    @override
-    def offsets(self, sequences: Collection[CheckpointNumber]) -> Mapping[CheckpointNumber, OffsetMap]:
+    def offsets(self, sequences: Collection[values.CheckpointNumber]) -> Mapping[values.CheckpointNumber, OffsetMap]:
         wanted = list(sequences)
         if not wanted:
             return {}
-        rows: dict[CheckpointNumber, list[Columns[Any]]] = {}
+        rows: dict[values.CheckpointNumber, list[Columns[Any]]] = {}
         for sequence, *columns in self._session.rows(SQL["offsets"], sequences=wanted):
             rows.setdefault(sequence, []).append(columns)
         found = {sequence: layouts.offset_map(columns) for sequence, columns in rows.items()}
@@ -119,24 +96,26 @@ class PostgresArchive(Archive):
         return found
 
     @override
-    def frozen(self, sequence: CheckpointNumber) -> frozenset[GroupPartition]:
+    def frozen(self, sequence: values.CheckpointNumber) -> frozenset[GroupPartition]:
         return frozenset(GroupPartition(g, t, p) for g, t, p in self._session.rows(SQL["frozen"], sequence=sequence))
 
     @override
-    def read_backs(self, sequence: CheckpointNumber) -> OffsetMap:
+    def read_backs(self, sequence: values.CheckpointNumber) -> OffsetMap:
         return layouts.offset_map(self._session.rows(SQL["read_backs"], sequence=sequence))
 
     @override
-    def contributions(self, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:
+    def contributions(self, sequence: values.CheckpointNumber) -> Mapping[values.MemberId, Contribution]:
         return layouts.contributions_from(self._session.rows(SQL["contributions"], sequence=sequence)[0][0])
 
-    def contribution_of(self, sequence: CheckpointNumber, member: MemberId) -> Mapping[MemberId, Contribution]:
+    def contribution_of(
+        self, sequence: values.CheckpointNumber, member: values.MemberId
+    ) -> Mapping[values.MemberId, Contribution]:
         """Return what one member contributed to a checkpoint, under its id; nothing if it has not."""
         given = {"sequence": sequence, "group": member.group, "index": member.index}
         return layouts.contributions_from(self._session.rows(SQL["contribution_of"], **given)[0][0])
 
     @override
-    def seek_map(self, epoch: Epoch) -> SeekMap | None:
+    def seek_map(self, epoch: values.Epoch) -> SeekMap | None:
         found = layouts.seek_maps(list(zip(*self._session.rows(SQL["seek_map"], epoch=epoch), strict=True)))
         return found.get(epoch) or (None if self.reset(epoch) is None else SeekMap({}))
 
@@ -148,45 +127,15 @@ class PostgresArchive(Archive):
     # The current timeline
 
     @override
-    def newest_aligned(self, up_to: CheckpointNumber | None) -> Checkpoint | None:
-        return self._one(layouts.CHECKPOINTS, "newest_aligned", up_to=_or_last(up_to))
-
-    @override
-    def covering(self, boundary: datetime) -> Checkpoint | None:
-        return self._one(layouts.CHECKPOINTS, "covering", boundary=boundary)
-
-    @override
-    def newest_usable(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        return self._one(layouts.CHECKPOINTS, "newest_usable", before=_or_last(before))
-
-    @override
-    def oldest_usable(self) -> Checkpoint | None:
-        return self._one(layouts.CHECKPOINTS, "oldest_usable")
-
-    @override
-    def newest_current(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        return self._one(layouts.CHECKPOINTS, "newest_current", before=_or_last(before))
-
-    @override
-    def newest_published(self, before: CheckpointNumber | None) -> Checkpoint | None:
-        return self._one(layouts.CHECKPOINTS, "newest_published", before=_or_last(before))
-
-    @override
-    def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> Checkpoint | None:
-        if boundary is None:
-            return self._one(layouts.CHECKPOINTS, "published_from", least=sequence or 0)
-        return self._one(layouts.CHECKPOINTS, "published_from_boundary", boundary=boundary, least=sequence or 0)
-
-    @override
     def undone_by(
-        self, opening: OffsetMap, covered: CheckpointNumber | None, retired: Collection[CheckpointNumber]
-    ) -> tuple[CheckpointNumber, ...]:
+        self, opening: OffsetMap, covered: values.CheckpointNumber | None, retired: Collection[values.CheckpointNumber]
+    ) -> tuple[values.CheckpointNumber, ...]:
         # In pieces, from the newest kept checkpoint to the oldest. Offsets along the current timeline only grow: so
         # what is older than one that stays does as well, but for partitions that this one lacks, and nothing else of
         # it is read.
-        gone: list[CheckpointNumber] = []
+        gone: list[values.CheckpointNumber] = []
         about = {"covered": covered, "after": covered or 0, "retired": list(retired), "piece": PIECE}
-        before: int = MAX_NUMBER
+        before: int = values.MAX_NUMBER
         newest, is_last = None, False
         lacking: list[Any] | None = None
         while newest is None and not is_last:
@@ -204,8 +153,8 @@ class PostgresArchive(Archive):
         return tuple(sorted({*gone, *(sequence for sequence in retired if sequence > after)}))
 
     def _beyond(
-        self, opening: OffsetMap, before: int, retired: Collection[CheckpointNumber]
-    ) -> Iterator[CheckpointNumber]:
+        self, opening: OffsetMap, before: int, retired: Collection[values.CheckpointNumber]
+    ) -> Iterator[values.CheckpointNumber]:
         """Yield the kept current checkpoints before one that lie beyond where a timeline opens."""
         about = {"after": 0, "retired": list(retired), "piece": PIECE}
         while rows := self._session.rows(SQL["judged"], before=before, **about, **_opening(opening)):
@@ -213,46 +162,32 @@ class PostgresArchive(Archive):
             before = rows[-1][0]
 
     @override
-    def undone(self, timelines: Collection[Timeline]) -> Mapping[Timeline, tuple[CheckpointNumber, ...]]:
-        found: dict[Timeline, list[CheckpointNumber]] = {timeline: [] for timeline in timelines}
+    def undone(
+        self, timelines: Collection[values.Timeline]
+    ) -> Mapping[values.Timeline, tuple[values.CheckpointNumber, ...]]:
+        found: dict[values.Timeline, list[values.CheckpointNumber]] = {timeline: [] for timeline in timelines}
         for timeline, sequence in self._session.rows(SQL["undone"], timelines=list(timelines)):
             found[timeline].append(sequence)
         return {timeline: tuple(sequences) for timeline, sequences in found.items()}
 
     @override
-    def stretches(self, since: Timeline) -> tuple[Stretch, ...]:
+    def stretches(self, since: values.Timeline) -> tuple[Stretch, ...]:
         return tuple(Stretch(*row) for row in self._session.rows(SQL["stretches"], since=since))
 
     # One record
 
-    @override
-    def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> Checkpoint | None:
-        return self._one(layouts.CHECKPOINTS, "holding", since=since, **_place(partition, offset))
-
-    @override
-    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> ResetAttempt | None:
-        return self._one(layouts.RESETS, "went_back", after=after, **_place(partition, offset))
-
     # Lists
-
-    @override
-    def checkpoints(
-        self, *, first: CheckpointNumber | None = None, before: CheckpointNumber | None = None, last: int | None = None
-    ) -> tuple[Checkpoint, ...]:
-        return self._rows(layouts.CHECKPOINTS, "checkpoints", first=first or 0, before=_or_last(before), last=last)[
-            ::-1
-        ]
 
     @override
     def count(self) -> int:
         return int(self._session.rows(SQL["count"])[0][0])
 
     @override
-    def checkpoint_page(self, *, before: CheckpointNumber | None, last: int | None) -> CheckpointPage:
-        return _checkpoint_page(self._session.rows(SQL["checkpoint_page"], before=_or_last(before), last=last)[0])
+    def checkpoint_page(self, *, before: values.CheckpointNumber | None, last: int | None) -> CheckpointPage:
+        return _checkpoint_page(self._session.rows(SQL["checkpoint_page"], before=or_last(before), last=last)[0])
 
     @override
-    def region_page(self, newest: CheckpointNumber | None, last: int) -> RegionPage:
+    def region_page(self, newest: values.CheckpointNumber | None, last: int) -> RegionPage:
         (found,) = self._session.rows(SQL["region_page"], newest=newest, **reset_bounds(None, last))
         contributed, resets, following, persons, undone, *checkpoints = found
         return RegionPage(
@@ -262,99 +197,64 @@ class PostgresArchive(Archive):
         )
 
     @override
-    def topics(self, sequence: CheckpointNumber) -> Mapping[GroupPartition, TopicId]:
-        found: dict[GroupPartition, TopicId] = {}
+    def topics(self, sequence: values.CheckpointNumber) -> Mapping[GroupPartition, values.TopicId]:
+        found: dict[GroupPartition, values.TopicId] = {}
         for row in self._session.rows(SQL["topics"], sequence=sequence):
             found.update(_of_topic(row))
         return found
 
     @override
-    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[ResetAttempt, ...]:
-        return self._rows(layouts.RESETS, "resets", before=_or_last(before), last=last)[::-1]
-
-    @override
-    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[ResetAttempt, ...]:
-        return self._rows(layouts.RESETS, "resets_from", sequence=sequence, limit=limit)
-
-    @override
-    def reset_page(self, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
+    def reset_page(self, *, before: values.CheckpointNumber | None, last: int | None) -> ResetPage:
         return reset_page_from(self._session.rows(SQL["reset_page"], **reset_bounds(before, last))[0])
 
-    @override
-    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
-        return self._rows(layouts.REQUESTS, "requests_of_run", dag=dag_id, run=run_id)
-
-    @override
-    def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[CheckpointRequest, ...]:
-        wanted = list(sequences)
-        return self._rows(layouts.REQUESTS, "requests_for", sequences=wanted) if wanted else ()
-
     # Resets and retention
-
-    @override
-    def last_done(self, before: Epoch) -> ResetAttempt | None:
-        return self._one(layouts.RESETS, "last_done", before=before)
 
     @override
     def kept(self) -> int:
         return int(self._session.rows(SQL["kept"])[0][0])
 
     @override
-    def oldest_kept(self, limit: int) -> tuple[Checkpoint, ...]:
-        return self._rows(layouts.CHECKPOINTS, "oldest_kept", limit=limit)
-
-    @override
-    def nth_complete(self, place: int) -> CheckpointNumber | None:
+    def nth_complete(self, place: int) -> values.CheckpointNumber | None:
         rows = self._session.rows(SQL["nth_complete"], place=place - 1)
         return rows[0][0] if rows else None
 
-    def _rows(self, layout: JsonLayout[K, V], name: str, **parameters: object) -> tuple[V, ...]:
-        return tuple(layout.read([row for (row,) in self._session.rows(SQL[name], **parameters)]).values())
-
-    def _one(self, layout: JsonLayout[K, V], name: str, **parameters: object) -> V | None:
-        return next(iter(self._rows(layout, name, **parameters)), None)
+    @override
+    def found(self, of: type[V], question: str, **parameters: object) -> tuple[V, ...]:
+        return tuple(_LAYOUTS[of].read([row for (row,) in self._session.rows(SQL[question], **parameters)]).values())
 
 
 def _only(layout: JsonLayout[K, V], row: list[Any] | None) -> V | None:
     return None if row is None else next(iter(layout.read([row]).values()))
 
 
-def _or_last(number: CheckpointNumber | None) -> int:
-    return MAX_NUMBER if number is None else number
-
-
 def _opening(offsets: OffsetMap) -> dict[str, object]:
     return {**partition_columns(offsets), "offsets": list(offsets.values())}
 
 
-def _place(partition: GroupPartition, offset: Offset) -> dict[str, object]:
-    return {"group": partition.group, "topic": partition.topic, "partition": partition.partition, "offset": offset}
-
-
-def _of_topic(columns: Columns[Any]) -> dict[GroupPartition, TopicId]:
+def _of_topic(columns: Columns[Any]) -> dict[GroupPartition, values.TopicId]:
     group, topic, topic_id, partitions = columns
-    return {GroupPartition(group, topic, p): TopicId(topic_id) for p in partitions}
+    return {GroupPartition(group, topic, p): values.TopicId(topic_id) for p in partitions}
 
 
 # Pages
 
 
-def reset_bounds(before: CheckpointNumber | None, last: int | None) -> dict[str, object]:
+def reset_bounds(before: values.CheckpointNumber | None, last: int | None) -> dict[str, object]:
     """Return the parameters of a page: `last` rows below a number, and the attempts of resets that belong to them."""
-    return {"before": _or_last(before), "last": last, "attempts": None if last is None else last * ATTEMPTS + 1}
+    return {"before": or_last(before), "last": last, "attempts": None if last is None else last * ATTEMPTS + 1}
 
 
 def _checkpoint_page(columns: Columns[Any]) -> CheckpointPage:
     rows, requests, complete, places, topics, *seen = columns
-    held: dict[CheckpointNumber, list[Columns[Any]]] = {sequence: [] for sequence in complete}
+    held: dict[values.CheckpointNumber, list[Columns[Any]]] = {sequence: [] for sequence in complete}
     for sequence, group, topic, partitions, offsets in places or ():
         held[sequence].extend((group, topic, p, o) for p, o in zip(partitions, offsets, strict=True))
-    ids: dict[CheckpointNumber, dict[GroupPartition, TopicId]] = {sequence: {} for sequence in complete}
+    ids: dict[values.CheckpointNumber, dict[GroupPartition, values.TopicId]] = {sequence: {} for sequence in complete}
     for sequence, *one in topics or ():
         ids[sequence].update(_of_topic(one))
     log_starts: dict[GroupPartition, list[LogStart]] = {}
     for group, topic, partition, last_seen, first_seen, start, topic_id in zip(*(c or () for c in seen), strict=True):
-        row = LogStart(last_seen, first_seen, Offset(start), TopicId(topic_id))
+        row = LogStart(last_seen, first_seen, values.Offset(start), values.TopicId(topic_id))
         log_starts.setdefault(GroupPartition(group, topic, partition), []).append(row)
     return CheckpointPage(
         checkpoints=tuple(layouts.CHECKPOINTS.read(rows).values()),

@@ -6,7 +6,7 @@ A row class whose fields are the columns is laid out by its type hints (`row_lay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -198,17 +198,14 @@ def seek_maps(columns: Sequence[Sequence[Any]]) -> dict[values.Epoch, SeekMap]:
 ContributionKey: TypeAlias = tuple[values.CheckpointNumber, values.MemberId]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contributor:
-    """The row of one member's contribution, without its offsets."""
-
-    incarnation: values.Incarnation
-    contributed_at: datetime
-
-
-CONTRIBUTORS: Final[JsonLayout[ContributionKey, Contributor]] = JsonLayout.of(
-    "contribution", Contributor, {"sequence": values.CheckpointNumber, "member": values.MemberId}
+CONTRIBUTORS: Final[JsonLayout[ContributionKey, rows.Contribution]] = JsonLayout.of(
+    "contribution",
+    rows.Contribution,
+    {"sequence": values.CheckpointNumber, "member": values.MemberId},
+    without=("offsets", "committed", "bounds"),
 )
+"""The rows of members' contributions, without what each has of partitions."""
+
 CONTRIBUTED: Final = TableLayout(
     "contribution_offset", ("sequence", *PARTITION), ("member_index", "next_offset", "committed_offset", *_LOG)
 )
@@ -228,11 +225,10 @@ def contributions_from(found: list[Any] | None) -> dict[values.MemberId, rows.Co
     return dict(sorted((member, _contribution(member, by, parts or [])) for ((_, member), by), (_, parts) in pairs))
 
 
-def _contribution(member: values.MemberId, by: Contributor, found: Iterable[Found]) -> rows.Contribution:
+def _contribution(member: values.MemberId, by: rows.Contribution, found: Iterable[Found]) -> rows.Contribution:
     parts = [(values.GroupPartition(member.group, topic, partition), *held) for topic, partition, *held in found]
-    return rows.Contribution(
-        incarnation=by.incarnation,
-        contributed_at=by.contributed_at,
+    return replace(
+        by,
         offsets=OffsetMap([(p, offset) for p, offset, *_ in parts]),
         committed=OffsetMap([(p, committed) for p, _, committed, *_ in parts if committed is not None]),
         bounds={p: _log_bounds(*log) for p, _, _, *log in parts if log[0] is not None},

@@ -272,11 +272,7 @@ def _contributions(changed: Changes[layouts.ContributionKey, Contribution]) -> I
 
     That one has contributed for a partition already is refused by the table's key.
     """
-    by = {
-        k: layouts.Contributor(incarnation=c.incarnation, contributed_at=c.contributed_at)
-        for k, c in changed.written.items()
-    }
-    yield from _rows(layouts.CONTRIBUTORS, Changes(written=by))
+    yield from _rows(layouts.CONTRIBUTORS, Changes(written=changed.written))
     rows = [row for (n, member), part in changed.written.items() for row in layouts.contributed_rows(n, member, part)]
     if rows:
         yield Write(layouts.CONTRIBUTED.insert, layouts.CONTRIBUTED.bound(zip(*rows, strict=True)))

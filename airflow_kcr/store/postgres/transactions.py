@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Rows
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
@@ -35,7 +35,7 @@ from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_e
 from airflow_kcr.store.postgres.history import PostgresChronicle
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
 from airflow_kcr.store.postgres.session import Found, Session
-from airflow_kcr.store.postgres.statements import by_name, load
+from airflow_kcr.store.postgres.statements import Statement, by_name, load
 from airflow_kcr.store.regions import B, BatchRule, RegionStore, Replayed, Rule, Sign, Span, uncollected
 
 if TYPE_CHECKING:
@@ -284,7 +284,8 @@ class PostgresTransactions(RegionStore):
 
     @override
     def chronicle(self, name: values.RegionName) -> Chronicle:
-        return PostgresChronicle(lambda: self._about(name), lambda: self._alone(name), lambda: self._beside(name))
+        lock = partial(self._beside, name, SQL["lock_exclusive"], region_key=_key(name))
+        return PostgresChronicle(partial(self._about, name), lock, partial(self._beside, name))
 
     # Where its sinks write to
 
@@ -322,16 +323,9 @@ class PostgresTransactions(RegionStore):
             yield session
 
     @contextmanager
-    def _alone(self, name: values.RegionName) -> Iterator[Session]:
-        """Lend a session about a region that holds its lock."""
-        with self._connections.transaction(SQL["lock_exclusive"], region_key=_key(name)) as session:
-            session.region_id = _one_of(session, name, session.rows(SQL["find"], name=name))[0]
-            yield session
-
-    @contextmanager
-    def _beside(self, name: values.RegionName) -> Iterator[Session]:
-        """Lend a session about a region that writes what no verb reads, and so needs no lock."""
-        with self._connections.transaction(NO_LOCK) as session:
+    def _beside(self, name: values.RegionName, first: Statement = NO_LOCK, **keys: int) -> Iterator[Session]:
+        """Lend a session about a region that writes what no verb reads, and so needs no lock but what `first` takes."""
+        with self._connections.transaction(first, **keys) as session:
             session.region_id = _one_of(session, name, session.rows(SQL["find"], name=name))[0]
             yield session
 

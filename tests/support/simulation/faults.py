@@ -277,7 +277,7 @@ def two_runs(simulation: Simulation) -> None:
 
     def ask(number: int, boundary: datetime, tries: int) -> None:
         wanted = commands.Run(request_id=RequestId(f"interval-{number}"), boundary=boundary, allow_inexact=True)
-        simulation.person(lambda: store.handle(name, commands.StartRun(run=wanted)))
+        simulation.person(lambda: store.handle(name, wanted))
         if tries:
             world.after(3.0, lambda: ask(number, boundary, tries - 1))
 

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import TimedOut
 from airflow_kcr.goals import Goal, MembersEnded, RunEnded
-from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, Run, StartRun
+from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, Run
 from airflow_kcr.protocol.values import GroupId, RequestId
 from tests.support.driver import Driver
 from tests.support.scripts import located
@@ -94,7 +94,7 @@ def test_where_one_has_come_the_others_may_take_their_time(driver: Driver) -> No
 def run_of(driver: Driver, come_by: datetime | None = None) -> Goal:
     """Ask for a run up to now, and return the goal of its application."""
     wanted = Run(request_id=RequestId("r"), boundary=driver.clock())
-    driver.handle(StartRun(run=wanted))
+    driver.handle(wanted)
     return RunEnded(request_id=RequestId("r"), before={}, come_by=come_by)
 
 

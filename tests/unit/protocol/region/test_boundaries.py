@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import boundaries, events
 from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, StoreBoundaryOffsets
-from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
+from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToOffset
@@ -225,13 +225,6 @@ def test_nothing_is_stored_for_a_partition_that_nobody_knows() -> None:
         found={driver.partition(9): BoundaryOffset(offset=Offset(3))},
     )
     assert boundaries.store(driver.region, driver.clock.now, report) == driver.region
-
-
-def test_a_boundary_is_reached_at_its_offset_and_beyond() -> None:
-    row = BoundaryOffset(offset=Offset(30))
-    assert [boundaries.is_reached(Claim(position=Offset(o)), row) for o in (29, 30, 31)] == [False, True, True]
-    assert not boundaries.is_reached(Claim(position=None), row)
-    assert not boundaries.is_reached(Claim(position=Offset(99)), None)
 
 
 # -- past the boundary

@@ -132,21 +132,6 @@ def test_a_checkpoint_and_a_reset_never_share_a_request_id() -> None:
     judge(driver)
 
 
-def test_a_store_in_which_they_do_fails_the_reset_and_goes_on() -> None:
-    driver = running()
-    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
-    driver.reset(ToCurrent(), request_id="shared")
-    older = with_queue(driver, queued(driver, "shared"))
-    driver.change(lambda *_: older)
-    driver.finish_reset()
-    row = driver.region.person_resets[RequestId("shared")]
-    assert (row.state, row.failure) == (
-        PersonResetState.FAILED,
-        "its request id shared names a request for a checkpoint",
-    )
-    assert open_checkpoint(driver) is not None, "the request for the checkpoint is served"
-
-
 def test_a_request_without_an_answer_has_no_valid_one() -> None:
     driver = running()
     row = driver.request_checkpoint("n")

@@ -34,7 +34,7 @@ def run(
     complete = commands.CompleteAtRest(run=wanted, logs=driver.logs if logs is None else logs)
     if driver.store.handle(driver.name, complete):
         return driver.region.requests[wanted.request_id]
-    return driver.store.handle(driver.name, commands.StartRun(run=wanted))
+    return driver.store.handle(driver.name, wanted)
 
 
 def late(hours: float = 2) -> Driver:
@@ -252,7 +252,7 @@ def test_a_run_whose_members_went_before_it_was_published_has_them_come_once_mor
     driver.handle(commands.Reconcile())
     assert (state(driver), driver.region.checkpoints[sequence].published_at) == (STOPPED, None)
     again = commands.Run(request_id=RequestId("r1"), boundary=boundary(1))
-    driver.store.handle(driver.name, commands.StartRun(run=again))
+    driver.store.handle(driver.name, again)
     for member in driver.all_members():
         driver.join(member)
     driver.spread()
