@@ -14,9 +14,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeAlias, TypeVar
 
+from airflow_kcr import ports
 from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
 from airflow_kcr.floods import unflooded
-from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Engine, Membership, Sinks, nothing
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
 from airflow_kcr.protocol.region.commands import ClaimPartitions, Found, ReportOutOfRange, ReportPublished
@@ -37,19 +37,12 @@ class Worker:
     Args:
         name: the thread's.
         failed: told what a task raised, in this thread.
-        thread: makes the thread; where tasks run Spark jobs, one that inherits the properties of its maker.
     """
 
-    def __init__(
-        self,
-        name: str,
-        failed: Callable[[BaseException], None],
-        thread: Callable[..., threading.Thread] = threading.Thread,
-    ) -> None:
+    def __init__(self, name: str, failed: Callable[[BaseException], None]) -> None:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._failed = failed
-        self._thread = thread(target=self._run, name=name)
-        self._thread.daemon = True
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def post(self, task: Task) -> None:
@@ -87,6 +80,7 @@ class Grouping:
 
     Args:
         who: the member.
+        membership: makes the member's Kafka client, which tells this object what happens.
         happened: the loop's queue.
         failed: ends the member because of an error.
         metrics: written in the loop only.
@@ -95,30 +89,17 @@ class Grouping:
     def __init__(
         self,
         who: Identity,
+        membership: Callable[[ports.MembershipListener], ports.Membership],
         happened: Callable[[Happening], None],
         failed: Callable[[BaseException], None],
         metrics: Metrics,
     ) -> None:
-        self._who, self._happened, self._fail, self._metrics = who, happened, failed, metrics
+        self._who, self._happened, self.failed, self._metrics = who, happened, failed, metrics
         self._assignments = 0
         self._released: Callable[[], None] = lambda: None
         self._revoking: frozenset[GroupPartition] = frozenset()
-        self._membership: Membership | None = None
-
-    def use(self, membership: Membership) -> None:
-        """Take the client; it was made with this object as its listener, so it can't be there before."""
-        self._membership = membership
-
-    @property
-    def membership(self) -> Membership:
-        """The client.
-
-        Raises:
-            RuntimeError: there is none yet.
-        """
-        if self._membership is None:
-            raise RuntimeError("the member has no Kafka client yet")
-        return self._membership
+        self.membership = membership(self)
+        """The client."""
 
     # -- what the client tells, in its thread --------------------------------------------------------------------
 
@@ -147,10 +128,6 @@ class Grouping:
         self._happened(lambda: self._metrics.troubled(why))
         self._happened(messages.Notice.INSTANCE_FENCED)
 
-    def failed(self, error: Exception) -> None:
-        """The client can't continue."""
-        self._fail(error)
-
     def troubled(self, why: str) -> None:
         """The client complained."""
         _AGAIN.warning("%s: %s", self._who.member, why)
@@ -172,9 +149,9 @@ class Grouping:
         What Kafka holds afterwards, as read, is the commit read-back.
         """
 
-        def answered(answer: CommitAnswer) -> None:
+        def answered(answer: ports.CommitAnswer) -> None:
             if answer.failure:
-                self._failed(f"the commit of checkpoint {effect.sequence}: {answer.failure}")
+                self._commit_failed(f"the commit of checkpoint {effect.sequence}: {answer.failure}")
             held = OffsetMap({p: row.offset for p, row in answer.held.items() if p in effect.offsets})
             failed = bool(answer.failure)
             self._happened(messages.CommitAnswered(sequence=effect.sequence, offsets=held, failed=failed))
@@ -190,9 +167,9 @@ class Grouping:
         `noted` gets why that failed, or an empty text.
         """
 
-        def answered(answer: CommitAnswer) -> None:
+        def answered(answer: ports.CommitAnswer) -> None:
             if answer.failure:
-                self._failed(f"the commit of where epoch {effect.caller.epoch} resumed: {answer.failure}")
+                self._commit_failed(f"the commit of where epoch {effect.caller.epoch} resumed: {answer.failure}")
             noted(answer.failure)
 
         note = self._note(effect, effect.caller.epoch)
@@ -208,7 +185,7 @@ class Grouping:
         )
         return note.text()
 
-    def _failed(self, why: str) -> None:
+    def _commit_failed(self, why: str) -> None:
         _AGAIN.warning("%s: %s", self._who.member, why)
 
         def count() -> None:
@@ -241,8 +218,8 @@ class Working:
     def __init__(
         self,
         who: Identity,
-        engine: Engine,
-        sinks: Sinks,
+        engine: ports.Engine,
+        sinks: ports.Sinks,
         planner: Planner,
         places: Places,
         *,
@@ -282,7 +259,9 @@ class Working:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def plan(self, effect: messages.PlanRanges, batch: BatchId, size: int, lacks: Callable[[], str] = nothing) -> None:
+    def plan(
+        self, effect: messages.PlanRanges, batch: BatchId, size: int, lacks: Callable[[], str] = ports.nothing
+    ) -> None:
         """Plan a batch; where the brokers don't answer, or the engine lacks something, there is none for now."""
 
         def task() -> None:
@@ -304,7 +283,7 @@ class Working:
         effect: messages.ClaimAssignment,
         *,
         initialised: bool,
-        ready: Callable[[ClaimPartitions, Mapping[GroupPartition, CommittedOffset]], None],
+        ready: Callable[[ClaimPartitions, Mapping[GroupPartition, ports.CommittedOffset]], None],
     ) -> None:
         """Read the logs of an assignment and what Kafka holds for them; `ready` gives the claim to the store.
 
@@ -443,7 +422,7 @@ class Working:
 
     # -- batches -------------------------------------------------------------------------------------------------
 
-    def run(self, call: BatchCall, took: Callable[[Seconds, bool], None]) -> None:
+    def run(self, call: ports.BatchCall, took: Callable[[Seconds, bool], None]) -> None:
         """Run a batch; `took` is called in the loop with the seconds it took, and whether it did its work."""
 
         def task() -> None:
@@ -457,7 +436,7 @@ class Working:
 
         self._batches.post(task)
 
-    def _failure_of(self, call: BatchCall) -> str | None:
+    def _failure_of(self, call: ports.BatchCall) -> str | None:
         """Run a batch, and return why it did not do its work; None: it did."""
         try:
             report = self._engine.run(call)

@@ -30,7 +30,7 @@ from airflow_kcr.protocol.region.rows import CheckpointState, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition
 from airflow_kcr.runtime import leases
-from airflow_kcr.runtime.effects import Grouping, Happening, Worker, Working
+from airflow_kcr.runtime.effects import Grouping, Happening, Working
 from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
 from airflow_kcr.runtime.planner import BatchSize, Limits, Planner
 from airflow_kcr.runtime.positions import Places
@@ -146,16 +146,14 @@ class MemberHost:
         silence = who.timeouts.statement_timeout + who.timeouts.renew / 2
         self._requests = StoreCalls(world.store, who, self.post, self.fail, self._clock, silence)
         self._leases = world.renewals.member(self.post, self.fail, world.store_clock, silence)
-        self._grouping = Grouping(who, self.post, self.fail, self._metrics)
-        membership = world.membership(self._grouping)
-        self._grouping.use(membership)
+        self._grouping = Grouping(who, world.membership, self.post, self.fail, self._metrics)
         self._planner = Planner(world.logs, self._clock, world.store_clock, checkpoint.grace, limits)
         self._working = Working(
             who,
             world.engine,
             world.sinks,
             self._planner,
-            Places(world.logs, membership, who.group, world.store_clock),
+            Places(world.logs, self._grouping.membership, who.group, world.store_clock),
             happened=self.post,
             failed=self.fail,
             clock=self._clock,
@@ -473,7 +471,7 @@ class MemberHost:
 
 
 class StoreCalls:
-    """The commands of one member, in the order in which it gave them.
+    """The commands of one member, in the order in which it gave them, by a thread of its own.
 
     Args:
         store: handles them.
@@ -493,16 +491,17 @@ class StoreCalls:
         clock: leases.Clock,
         silence: timedelta,
     ) -> None:
-        self._store, self._who = store, who
-        self._deliver, self._clock, self._silence = deliver, clock, silence.total_seconds()
+        self._store, self._who, self._deliver, self._failed = store, who, deliver, failed
+        self._clock, self._silence = clock, silence.total_seconds()
+        self._commands: queue.SimpleQueue[commands.Command[object] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._asked_at: leases.Seconds | None = None
-        self._lost = False
-        self._worker = Worker(f"{who.member} store", failed)
+        self._thread = threading.Thread(target=self._run, name=f"{who.member} store", daemon=True)
+        self._thread.start()
 
     def ask(self, command: commands.Command[object]) -> None:
         """Give a command, and deliver what becomes of it as `Answered` or `Refused`; returns at once."""
-        self._worker.post(partial(self._ask, command))
+        self._commands.put(command)
 
     def is_silent(self) -> bool:
         """Whether the command that is under way has had no answer for too long: a frozen server says nothing."""
@@ -511,24 +510,28 @@ class StoreCalls:
 
     def end(self, timeout: float) -> bool:
         """End after the commands given so far, or give them up after `timeout` seconds; return whether all were."""
-        self._worker.end()
-        if self._worker.join(timeout):
-            return True
-        self._stopping.set()
-        return False
+        self._commands.put(None)
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._stopping.set()
+            return False
+        return True
 
-    def _ask(self, command: commands.Command[object]) -> None:
-        pause = leases.FIRST_PAUSE
-        while not self._stopping.is_set():
-            sent_at = self._asked_at = self._clock()
+    def _run(self) -> None:
+        """Have the store handle one command after the other; one that it does not answer is given again."""
+        command, pause, is_lost = self._commands.get(), leases.FIRST_PAUSE, False
+        while command is not None and not self._stopping.is_set():
             answer: messages.Event
+            sent_at = self._asked_at = self._clock()
             try:
                 result = self._store.handle(self._who.region, command)
                 answer = messages.Answered(command=command, result=result, sent_at=sent_at)
-            except leases.FINAL:
-                raise
             except StoreError as error:
-                self._lost = True
+                self._asked_at = None
+                if isinstance(error, leases.FINAL):
+                    self._failed(error)
+                    return
+                is_lost = True
                 self._deliver(messages.StoreLost(why=error.message))
                 # Members that lost the same store shall not all come back in the same moment.
                 self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing depends on the numbers
@@ -538,10 +541,11 @@ class StoreCalls:
                 level = logging.DEBUG if isinstance(error, RefusedError) else logging.WARNING
                 _AGAIN.log(level, "%s: %s was refused: %s", self._who.member, type(command).__name__, error)
                 answer = messages.Refused(command=command, error=error)
-            finally:
-                self._asked_at = None
-            if self._lost:
-                self._lost = False
+            except BaseException as error:  # noqa: BLE001 - reported, not swallowed: the member ends
+                self._failed(error)
+                return
+            self._asked_at = None
+            if is_lost:
                 self._deliver(messages.Notice.STORE_BACK)
             self._deliver(answer)
-            return
+            command, pause, is_lost = self._commands.get(), leases.FIRST_PAUSE, False

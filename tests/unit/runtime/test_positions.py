@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import cast
 
 import pytest
 
@@ -36,7 +37,9 @@ class Desk:
             group=replace(group_rules(), start=start),
             timeouts=Timeouts(),
         )
-        self.membership = FakeMembership(Grouping(who, lambda _: None, lambda _: None, Metrics()))
+        self.membership = cast(
+            "FakeMembership", Grouping(who, FakeMembership, lambda _: None, lambda _: None, Metrics()).membership
+        )
         self.places = Places(self.logs, self.membership, who.group, StoreClock(Hands(), NOON))
 
     def starts(self, *partitions: int, initialised: bool = False) -> dict[GroupPartition, int | None]:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 import pytest
 
@@ -77,7 +77,9 @@ class Desk:
         self.engine, self.sinks = FakeEngine(), FakeSinks()
         times = Timeouts(drain=timedelta(seconds=5), reset=timedelta(seconds=5))
         who = Identity(region=FLIGHTS, region_id=REGION_ID, member=MEMBER, group=group_rules(), timeouts=times)
-        self.membership = FakeMembership(Grouping(who, self.queue.append, lambda _: None, Metrics()))
+        self.membership = cast(
+            "FakeMembership", Grouping(who, FakeMembership, self.queue.append, lambda _: None, Metrics()).membership
+        )
         store_clock = StoreClock(self.hands, NOON)
         self.planner = Planner(self.logs, self.hands, store_clock, timedelta(seconds=2), ANY)
         self.working = Working(

@@ -46,17 +46,3 @@ def test_a_task_that_raises_ends_the_worker_and_is_told() -> None:
     assert worker.join(10)
     assert [str(e) for e in failures] == ["a bug"]
     assert after == []
-
-
-def test_a_thread_of_another_kind_can_be_asked_for() -> None:
-    class Inheriting(threading.Thread):
-        pass
-
-    threads: list[threading.Thread] = []
-    worker = Worker("inherits", lambda _: None, Inheriting)
-    worker.post(lambda: threads.append(threading.current_thread()))
-    worker.end()
-    assert worker.join(10)
-    assert [type(t) for t in threads] == [Inheriting]
-    assert threads[0].daemon
-    assert threads[0].name == "inherits"
