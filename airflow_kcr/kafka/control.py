@@ -13,8 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -22,7 +21,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, ProtocolError
+from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, ProtocolError
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.commits import READ_SLICE, Commits, PendingCommit
 from airflow_kcr.kafka.failures import Kind
@@ -112,14 +111,32 @@ class Reads:
     def give_up(self, why: str) -> None:
         """Tell every waiting caller that there will be no answer."""
         while self._queue:
-            _answer(self._queue.popleft(), self.unavailable(why))
+            self._queue.popleft().result.set_exception(self.unavailable(why))
 
     def step(self, group_consumer: GroupConsumer) -> None:
-        """Make one attempt, for the oldest."""
-        if self._queue:
-            outcome = self._read(group_consumer, self._queue[0])
-            if outcome is not None:
-                _answer(self._queue.popleft(), outcome)
+        """Make one attempt, for the oldest; what may heal is tried again with the next step."""
+        if not self._queue:
+            return
+        read = self._queue[0]
+        left = timedelta(seconds=read.by - time.monotonic())
+        try:
+            if left <= timedelta(0):
+                raise self.unavailable("no answer in time")
+            read.result.set_result(group_consumer.committed(read.partitions, min(READ_SLICE, left)))
+        except BrokerUnavailable as late:
+            read.result.set_exception(late)
+        except KafkaException as exception:
+            error = failures.of(exception)
+            why = failures.described(error, self._settings)
+            match failures.kind(error):
+                case Kind.RETRIABLE:
+                    return
+                case Kind.REFUSED:
+                    refused = f"reading the committed offsets of group {self._group}: {why}"
+                    read.result.set_exception(CredentialsRefused(refused))
+                case _:
+                    read.result.set_exception(self.unavailable(why))
+        self._queue.popleft()
 
     def unavailable(self, why: str) -> BrokerUnavailable:
         """Return the error for a request without an answer."""
@@ -127,35 +144,6 @@ class Reads:
             f"the brokers at {bootstrap_servers(self._settings)} did not tell the committed offsets of group "
             f"{self._group}: {why}"
         )
-
-    def _read(
-        self, group_consumer: GroupConsumer, read: CommittedRead
-    ) -> Mapping[GroupPartition, CommittedOffset] | KcrError | None:
-        """Return the answer, or an error that does not heal, or None: try again."""
-        left = read.by - time.monotonic()
-        if left <= 0:
-            return self.unavailable("no answer in time")
-        try:
-            return group_consumer.committed(read.partitions, min(READ_SLICE, timedelta(seconds=left)))
-        except KafkaException as exception:
-            error = failures.of(exception)
-        why = failures.described(error, self._settings)
-        match failures.kind(error):
-            case Kind.RETRIABLE:
-                return None
-            case Kind.REFUSED:
-                return CredentialsRefused(f"reading the committed offsets of group {self._group}: {why}")
-            case _:
-                return self.unavailable(why)
-
-
-def _answer(read: CommittedRead, outcome: Mapping[GroupPartition, CommittedOffset] | KcrError) -> None:
-    # The waiting caller may have given up at this very moment.
-    with suppress(InvalidStateError):
-        if isinstance(outcome, KcrError):
-            read.result.set_exception(outcome)
-        else:
-            read.result.set_result(outcome)
 
 
 class ControlConsumer:
@@ -185,7 +173,6 @@ class ControlConsumer:
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._reads = Reads(settings, group)
         self._commits = Commits(group, settings)
-        self._complaints = Complaints()
         self._joined_at = 0.0
         self._muted = threading.Event()
         self._ends_by: float | None = None
@@ -327,8 +314,6 @@ class ControlConsumer:
             return
         self._commits.step(group_consumer, time.monotonic())
         self._reads.step(group_consumer)
-        for text in self._complaints.due(time.monotonic()):
-            self._report(partial(self._listener.troubled, text))
 
     def _take_end(self, by: float) -> None:
         self._ends_by = by
@@ -381,7 +366,7 @@ class ControlConsumer:
                 group_consumer.poll(AWAITING)
                 self._deliver(group_consumer.news())
             if was_assigned and not group_consumer.fatal and not group_consumer.has_left:
-                self._complain(Complaint("leave", f"the group did not answer a leave within {LEAVE_TIMEOUT:.0f} s"))
+                self._complain(f"the group did not answer a leave within {LEAVE_TIMEOUT:.0f} s")
         self._close(CLOSE_TIMEOUT)
         self._report(self._listener.left)
 
@@ -396,8 +381,7 @@ class ControlConsumer:
         self._going.clear()
         self._reads.give_up("the consumer was closed")
         if group_consumer is not None and not group_consumer.close(bound):
-            text = f"the client did not close within {bound.total_seconds():.0f} s and is left behind"
-            self._complain(Complaint("close", text))
+            self._complain(f"the client did not close within {bound.total_seconds():.0f} s and is left behind")
 
     def _until_end(self) -> timedelta:
         if self._ends_by is None:
@@ -416,9 +400,9 @@ class ControlConsumer:
                     self._report(partial(self._listener.fenced, why))
                 case GroupConsumerWaits(why):
                     self._asks_again_at = time.monotonic() + ASK_AGAIN
-                    self._complain(Complaint("slot", f"{why}; asked again until that one's session is over"))
-                case Complaint():
-                    self._complain(item)
+                    self._complain(f"{why}; asked again until that one's session is over")
+                case Complaint(text):
+                    self._complain(text)
 
     def _drain(self, partitions: frozenset[GroupPartition]) -> None:
         """Wait until the member runs nothing any more on partitions that Kafka takes; inside of the client's poll."""
@@ -429,67 +413,13 @@ class ControlConsumer:
         until = time.monotonic() + self._drains_within
         while not released.wait(DRAIN_SLICE) and not self._going.is_set():
             if time.monotonic() >= until:
-                text = f"work on {len(partitions)} revoked partition(s) did not end within {self._drains_within:.0f} s"
-                self._complain(Complaint("drain", text))
+                limit = f"{self._drains_within:.0f} s"
+                self._complain(f"work on {len(partitions)} revoked partition(s) did not end within {limit}")
                 return
 
-    def _complain(self, complaint: Complaint) -> None:
-        text = self._complaints.heard(complaint.kind, complaint.text, time.monotonic())
-        if text is not None:
-            self._report(partial(self._listener.troubled, text))
+    def _complain(self, text: str) -> None:
+        self._report(partial(self._listener.troubled, text))
 
     def _report(self, say: Callable[[], None]) -> None:
         if not self._muted.is_set():
             say()
-
-
-# Complaints of the client, which come by the thousand while a broker is away: each kind is logged now and then.
-
-EVERY: Final = timedelta(seconds=5)
-
-
-@dataclass(slots=True)
-class _Kind:
-    logged_at: float
-    unlogged: int = 0
-    text: str = ""
-
-
-class Complaints:
-    """Counts complaints of the same kind and tells the newest of them, the first one at once.
-
-    Args:
-        every: how long one kind is silent after it was logged.
-    """
-
-    def __init__(self, every: timedelta = EVERY) -> None:
-        self._every = every.total_seconds()
-        self._kinds: dict[str, _Kind] = {}
-
-    def heard(self, kind: str, text: str, now: float) -> str | None:
-        """Note a complaint.
-
-        Args:
-            kind: complaints of one kind are the same complaint, however their texts differ.
-            text: for the reader.
-            now: monotonic seconds.
-
-        Returns:
-            What is to be told now; None: it was counted.
-        """
-        known = self._kinds.get(kind)
-        if known is None or (now - known.logged_at >= self._every and not known.unlogged):
-            self._kinds[kind] = _Kind(logged_at=now)
-            return text
-        known.unlogged += 1
-        known.text = text
-        return None
-
-    def due(self, now: float) -> tuple[str, ...]:
-        """Return what was counted and is to be told now."""
-        due: list[str] = []
-        for kind in self._kinds.values():
-            if kind.unlogged and now - kind.logged_at >= self._every:
-                due.append(f"{kind.text} ({kind.unlogged} more in the last {now - kind.logged_at:.0f} s)")
-                kind.logged_at, kind.unlogged = now, 0
-        return tuple(due)

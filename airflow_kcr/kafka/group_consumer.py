@@ -59,9 +59,8 @@ class GroupConsumerWaits:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Something that may heal by itself."""
+    """Something that may heal by itself; such come by the hundred while a broker is away."""
 
-    kind: str
     text: str
 
 
@@ -316,7 +315,7 @@ class GroupConsumer:
     def _note(self, message: Message) -> None:
         error = message.error()
         if error is None:
-            self._news.append(Complaint("record", "the control consumer got a record of a paused partition; ignored"))
+            self._news.append(Complaint("the control consumer got a record of a paused partition; ignored"))
         elif failures.kind(error) is Kind.FENCED and _UNRELEASED in error.str():
             self.assigned, self.fatal = None, True
             self._news.append(GroupConsumerWaits(self._described(error)))
@@ -333,7 +332,7 @@ class GroupConsumer:
             self._news.append(GroupConsumerLost(self._described(error)))
 
     def _complain(self, error: KafkaError) -> None:
-        self._news.append(Complaint(error.name(), self._described(error)))
+        self._news.append(Complaint(self._described(error)))
 
     def _described(self, error: KafkaError) -> str:
         return failures.described(error, self._settings)

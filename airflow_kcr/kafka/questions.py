@@ -31,11 +31,7 @@ from airflow_kcr.protocol.timeouts import HEARTBEAT, SESSION, BrokerLimits, Brok
 from airflow_kcr.protocol.values import ClusterId, GroupId, Offset, TopicId, TopicName, TopicPartition, few
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import (
-        AdminClient,
-        ConsumerGroupDescription,
-        MemberDescription,
-    )
+    from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, MemberDescription
 
 K = TypeVar("K")
 

@@ -139,11 +139,8 @@ def test_a_restart_of_the_broker_leaves_no_commit_and_no_question_unanswered(
     member.heard.wait_for(lambda: bool(member.heard.holds))
     assert member.commit(dict.fromkeys(logs_of(group, topic, 0, 1), 3)).failure == ""
     assert broken.committed(group) == {(topic, 0): 3, (topic, 1): 3}
-    # Of hundreds of complaints one of each kind is told now and then.
     complaints = [str(text) for what, text in member.heard.all if what == "troubled"]
     assert any("Connection refused" in text or "Disconnected" in text for text in complaints)
-    assert any(" more in the last " in text for text in complaints)
-    assert len(complaints) < 25
 
 
 def test_a_broker_that_hangs_delays_nobody_beyond_the_deadline(broken: KafkaSet, endangered: Members) -> None:
