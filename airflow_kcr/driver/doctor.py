@@ -17,10 +17,7 @@ from typing import Final
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.regions import client_settings, connect, store_url
 from airflow_kcr.api.validation import Readable, validate
-from airflow_kcr.errors import (
-    KcrError,
-    ToolMissing,
-)
+from airflow_kcr.errors import KcrError, ToolMissing
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.lifecycle import declare

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -31,7 +31,7 @@ from airflow_kcr.driver.parent_watchdog import ParentWatchdog
 from airflow_kcr.driver.parts import StartFailures
 from airflow_kcr.driver.progress import Watched, shown
 from airflow_kcr.driver.starting import START_WITHIN, StartPatience
-from airflow_kcr.driver.task import LOG_FORMAT, RunningApplication, Task
+from airflow_kcr.driver.task import LOG_FORMAT, RunningApplication, Task, tell
 from airflow_kcr.driver.watch import Watch
 from airflow_kcr.errors import BatchError, CheckpointRefused, ConfigurationError, KcrError, RefusedError, SinkError
 from airflow_kcr.protocol.region.rows import RequestState
@@ -177,8 +177,7 @@ class Announcement:
             return
         self._last = line
         try:
-            self._out.write(f"{line}\n")
-            self._out.flush()
+            tell(self._out, line)
         except OSError:
             self._out = None  # the reader is gone; the parent watchdog finds out why
 
@@ -202,12 +201,19 @@ def _signals(member_pool: MemberPool) -> Iterator[None]:
         asked.set()
         member_pool.terminate()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    with handled(ask, signal.SIGTERM, signal.SIGINT):
+        yield
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Have signals call a handler until the end of the block, and then what they called before."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _raise_for(ends: dict[MemberId, Ended]) -> None:

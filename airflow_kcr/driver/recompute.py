@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from rich.console import Console
 
@@ -44,9 +44,9 @@ from airflow_kcr.driver.application import (
 )
 from airflow_kcr.driver.parent_watchdog import ParentWatchdog
 from airflow_kcr.driver.parts import Parts, load, sentence
-from airflow_kcr.driver.process import end_at_once, log_to
+from airflow_kcr.driver.process import end_at_once, handled, log_to
 from airflow_kcr.driver.starting import START_WITHIN, StartPatience
-from airflow_kcr.driver.task import RunningApplication, Task, compared_line
+from airflow_kcr.driver.task import Task, compared_line, tell
 from airflow_kcr.driver.watch import Watch
 from airflow_kcr.errors import (
     BatchFailed,
@@ -62,6 +62,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import recomputations, rows, timelines
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -143,7 +144,7 @@ def recompute(
     watch = Watch(Pulse(environ), end_at_once)
     task = Task.from_environment(environ)
     watchdog = ParentWatchdog(store, recomputation.region, task=task, end_process=end_at_once)
-    with watchdog.watching(), watch.watching(), _terminated():
+    with watchdog.watching(), watch.watching(), handled(_end, signal.SIGTERM):
         done = patience.answered(recomputation.done)
         if done is not None:
             return done
@@ -152,13 +153,12 @@ def recompute(
         begun = started(recomputation, tuple(found.parts), wanted, patience, start_within)
         try:
             with ExitStack() as stack:
-                tell = _to_task if task is not None else _to_none
-                recomputing = _Recomputing(store, run, found, begun.number, watch, stack, tell)
+                listener = sys.stdout if task is not None else None
+                recomputing = _Recomputing(store, run, found, begun.number, watch, stack, listener)
                 batches = recomputing.carried_out()
                 done = recomputation.finish(batches, recomputing.comparisons)
-                if task is not None and isinstance(recomputation.output, Compare):
-                    sys.stdout.write(f"{compared_line([one.to_json() for one in done.comparisons])}\n")
-                    sys.stdout.flush()
+                if listener is not None and isinstance(recomputation.output, Compare):
+                    tell(listener, compared_line([one.to_json() for one in done.comparisons]))
                 return done
         except BaseException as error:
             _give_up(recomputation, error)
@@ -197,16 +197,6 @@ def started(
         never.wait(_PAUSE)
 
 
-def _to_task(application: RunningApplication) -> None:
-    """Tell the task which application this is, for its link to Spark's page."""
-    sys.stdout.write(f"{application.line()}\n")
-    sys.stdout.flush()
-
-
-def _to_none(application: RunningApplication) -> None:
-    """There is no task to tell."""
-
-
 def _give_up(recomputation: RegionRecomputation, error: BaseException) -> None:
     """Tell the store that it came to nothing, so that another one need not wait; where that fails, it will."""
     if isinstance(error, KcrError):
@@ -219,18 +209,9 @@ def _give_up(recomputation: RegionRecomputation, error: BaseException) -> None:
         _LOG.warning("the store could not be told that the recomputation has ended: %s", away)
 
 
-@contextmanager
-def _terminated() -> Iterator[None]:
-    """Have SIGTERM end the process as an error does, so that it tells the store and drops what is held back."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _end(number: int, frame: FrameType | None) -> None:
+    """End the process on a signal as an error does, so that it tells the store and drops what is held back."""
+    raise SystemExit(128 + number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,41 +356,34 @@ class _Held:
     revision: Revision
 
 
+@dataclass(slots=True)
 class _Recomputing:
-    """A recomputation that runs: its application, its batches, and the thread that keeps it alive.
+    """A recomputation that runs: its application, its batches, and the thread that keeps it alive."""
 
-    Args:
-        store: where the region is.
-        run: what is wanted.
-        found: what there is to recompute.
-        number: the recomputation's.
-        watch: of Spark's JVM.
-        stack: ends what was started.
-        tell: is told which application it is.
-    """
+    _store: RegionStore
+    _run: RecomputeRun
+    _found: _Found
+    _number: EventNumber
+    _watch: Watch
+    _stack: ExitStack
+    """Ends what was started."""
 
-    def __init__(
-        self,
-        store: RegionStore,
-        run: RecomputeRun,
-        found: _Found,
-        number: EventNumber,
-        watch: Watch,
-        stack: ExitStack,
-        tell: Callable[[RunningApplication], None],
-    ) -> None:
-        self._store, self._run, self._found, self._number = store, run, found, number
-        self._watch, self._stack, self._tell = watch, stack, tell
-        self._times = found.spec.rules().timeouts
-        self._lock = threading.Lock()
-        self._running: tuple[SparkEngine, BatchId, float] | None = None
-        """The batch that runs, by which engine, and since when."""
+    _listener: TextIO | None
+    """Told which application it is, for the task's link to Spark's page; None: there is no task."""
 
-        self._refusal: KcrError | None = None
-        """Why it was cancelled."""
+    comparisons: list[OutputComparison] = field(default_factory=list)
+    _running: tuple[SparkEngine, BatchId, float] | None = None
+    """The batch that runs, by which engine, and since when."""
 
-        self._over = threading.Event()
-        self.comparisons: list[OutputComparison] = []
+    _refusal: KcrError | None = None
+    """Why it was cancelled."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def _times(self) -> Timeouts:
+        return self._found.spec.rules().timeouts
 
     def carried_out(self) -> list[Mapping[GroupPartition, Range]]:
         """Read everything once more, and do with the output what is wanted; return what was read, by batch."""
@@ -460,7 +434,8 @@ class _Recomputing:
         needs = SparkNeeds.of(spark_needs(self._found.spec, group) for group in wanted)
         spark = open_session(needs.beside(replace(settings, consumers=settings.consumers or partitions)))
         self._stack.callback(stop_session, spark)
-        self._tell(application_of(spark))
+        if self._listener is not None:
+            tell(self._listener, application_of(spark).line())
         return spark
 
     def _held(self, group: GroupId, spark: SparkSession) -> Iterator[_Held]:

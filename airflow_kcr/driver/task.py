@@ -16,12 +16,13 @@ import os
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TextIO
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol import documents
 
 PID: Final = "KCR_TASK_PID"
 STARTED: Final = "KCR_TASK_STARTED"
@@ -185,7 +186,7 @@ class RunningApplication:
 
     def line(self) -> str:
         """Return the application as a line of output."""
-        return PREFIX + json.dumps(asdict(self), sort_keys=True)
+        return PREFIX + json.dumps(documents.write(self, RunningApplication), sort_keys=True)
 
     @classmethod
     def read(cls, line: str) -> Self | None:
@@ -193,22 +194,20 @@ class RunningApplication:
         if not line.startswith(PREFIX):
             return None
         try:
-            found = json.loads(line.removeprefix(PREFIX))
-            return cls(
-                application=str(found["application"]),
-                ui=str(found["ui"]),
-                host=str(found["host"]),
-                pid=int(found["pid"]),
-                started=int(found["started"]),
-                members={str(member): int(number) for member, number in found["members"].items()},
-            )
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return documents.read(json.loads(line.removeprefix(PREFIX)), cls)
+        except (ValueError, RecursionError):
             return None
 
     def label(self) -> str:
         """Return host, process and application, for people; what is not known is left out."""
         known = (self.host, f"process {self.pid}" if self.pid else "", self.application, self.ui)
         return ", ".join(part for part in known if part)
+
+
+def tell(listener: TextIO, line: str) -> None:
+    """Write a line for programs, at once."""
+    listener.write(f"{line}\n")
+    listener.flush()
 
 
 def compared_line(comparisons: Sequence[Mapping[str, object]]) -> str:
