@@ -128,10 +128,9 @@ class BrokerLogs:
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        return _by_partition(partitions, self._high_watermarks)
-
-    def _high_watermarks(self, logs: Collection[Log]) -> Mapping[Log, Offset]:
-        return _by_log(self._offsets(_ends(logs), IsolationLevel.READ_UNCOMMITTED))
+        return _by_partition(
+            partitions, lambda logs: _by_log(self._offsets(_ends(logs), IsolationLevel.READ_UNCOMMITTED))
+        )
 
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         """Return each log's first record at or after an instant (read_committed), with its own timestamp.

@@ -20,7 +20,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -186,7 +186,7 @@ class Source:
     record: Callable[[], int] = field(default=lambda: RECORD, repr=False)
 
     def __post_init__(self) -> None:
-        refused = refusals(self._given())
+        refused = _refusals(self._given())
         refused += tuple((name, f"is refused: {REFUSED_BY_NAME}") for name in secrets_in(self.options))
         if refused:
             lines = "\n".join(f"  {name}: {why}" for name, why in refused)
@@ -264,17 +264,12 @@ def fetch_of(ranges: Collection[Range], record: int, most: int, before: int, fir
     return min(fetch, most)
 
 
-def refusals(options: Iterator[tuple[str, str]] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the options of the connector that a user may not give, each as (name, why).
-
-    Args:
-        options: by name; names and values know no case.
-    """
+def _refusals(options: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return the options of the connector that a user may not give, each as (name, why); they know no case."""
     exact = {name.lower(): value for name, value in _EXACT.items()}
-    pairs = options.items() if isinstance(options, Mapping) else options
     return tuple(
         (name, f"is refused: {_REFUSED[name.lower()]}")
-        for name, value in pairs
+        for name, value in options
         if name.lower() in _REFUSED and str(value).lower() != exact.get(name.lower())
     )
 

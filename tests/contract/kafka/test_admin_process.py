@@ -21,7 +21,7 @@ from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.values import GroupId, TopicName
 from tests.contract.kafka.members import WITHIN, log, logs_of
 from tests.contract.kafka.test_groups import at
-from tests.support.kafka import Kafka, groups_at
+from tests.support.kafka import Kafka
 
 
 def test_a_process_that_was_killed_is_started_again(kafka: Kafka, process: AdminProcess, groups: Groups) -> None:
@@ -89,14 +89,6 @@ def test_settings_are_neither_in_the_arguments_nor_in_the_environment_of_the_pro
         child = Path(f"/proc/{process.pid}")
         assert b"open-sesame" not in (child / "cmdline").read_bytes() + (child / "environ").read_bytes()
         assert "open-sesame" not in repr(vars(process))
-
-
-def test_unreachable_brokers_are_named_with_how_long_they_were_tried() -> None:
-    with (
-        groups_at({"bootstrap.servers": "127.0.0.1:1"}, timedelta(seconds=1)) as groups,
-        pytest.raises(BrokerUnavailable, match=r"tried 127\.0\.0\.1:1 for 1\.0 s.*Connection refused"),
-    ):
-        groups.describe(GroupId("g"))
 
 
 def test_a_process_that_has_described_as_many_topics_as_it_may_is_replaced(kafka: Kafka) -> None:

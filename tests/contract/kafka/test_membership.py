@@ -45,23 +45,6 @@ def test_committed_offsets_are_read_before_joining_and_after_leaving(kafka: Kafk
     assert member.held(logs_of(group, topic, 0, 1)) == {log(group, topic, 1): 5}
 
 
-def test_a_partition_that_is_not_assigned_is_never_sent(kafka: Kafka, members: Members) -> None:
-    # The broker would take it: it checks who commits, not what is theirs.
-    topic, other, group = kafka.topic(2), kafka.topic(1), kafka.group_id()
-    member = members.make(group, topic=topic).joined()
-    answer = member.commit({log(group, topic): 1, log(group, other): 1})
-    assert f"{other}-0 not assigned" in answer.failure
-    assert answer.held == {}
-    assert kafka.committed(group) == {}
-
-
-def test_an_empty_map_and_a_foreign_group_are_refused_before_sending(kafka: Kafka, members: Members) -> None:
-    topic, group = kafka.topic(1), kafka.group_id()
-    member = members.make(group, topic=topic).joined()
-    assert "nothing was sent" in member.commit({}).failure
-    assert "not of group" in member.commit({log("another", topic): 1}).failure
-
-
 def test_a_commit_without_a_group_consumer_says_so(kafka: Kafka, members: Members) -> None:
     topic, group = kafka.topic(1), kafka.group_id()
     member = members.make(group, topic=topic).joined()
@@ -80,14 +63,6 @@ def test_a_commit_before_the_assignment_waits_for_it(kafka: Kafka, members: Memb
     assert kafka.committed(group) == {(topic, 0): 3}
 
 
-def test_a_commit_that_is_never_assigned_is_answered_in_its_time(kafka: Kafka, members: Members) -> None:
-    topic, group = kafka.topic(1), kafka.group_id()
-    member = members.make(group, topic=topic)
-    answer = member.commit({log(group, topic): 3}, timeout=timedelta(seconds=1))
-    assert "nothing was assigned within 1.0 s" in answer.failure
-    assert kafka.committed(group) == {}
-
-
 def test_one_deleted_partition_among_good_ones_is_named_and_the_others_are_held(kafka: Kafka, members: Members) -> None:
     kept, deleted, group = kafka.topic(1, prefix="mix"), kafka.topic(1, prefix="mix"), kafka.group_id()
     member = members.make(group, pattern=f"^({kept}|{deleted})$").joined()
@@ -99,14 +74,6 @@ def test_one_deleted_partition_among_good_ones_is_named_and_the_others_are_held(
     assert answer.held.get(log(group, deleted)) is None
     assert kafka.committed(group, kept) in ({(kept, 0): 4}, {})
     assert {p.topic for p in answer.held} == {t for t, _ in kafka.committed(group, kept)}
-
-
-def test_commits_are_sent_one_after_the_other_and_the_last_one_stays(kafka: Kafka, members: Members) -> None:
-    topic, group = kafka.topic(1), kafka.group_id()
-    member = members.make(group, topic=topic).joined()
-    results = [member.begin_commit({log(group, topic): n}) for n in range(10)]
-    assert [result().failure for result in results] == [""] * 10
-    assert kafka.committed(group) == {(topic, 0): 9}
 
 
 @only_classic
@@ -307,16 +274,6 @@ def test_added_partitions_are_assigned_within_seconds(kafka: Kafka, members: Mem
     member = members.make(group, topic=topic).joined()
     kafka.add_partitions(topic, 3)
     member.heard.wait_for(lambda: member.heard.holds == logs_of(group, topic, 0, 1, 2), within=15)
-
-
-@pytest.mark.long
-def test_a_new_topic_that_matches_the_pattern_is_assigned_within_seconds(kafka: Kafka, members: Members) -> None:
-    prefix, group = kafka.group_id("pattern"), kafka.group_id()
-    first = kafka.topic(1, name=f"{prefix}-a")
-    member = members.make(group, pattern=f"^{prefix}-.*").joined()
-    second = kafka.topic(2, name=f"{prefix}-b")
-    expected = logs_of(group, first, 0) | logs_of(group, second, 0, 1)
-    member.heard.wait_for(lambda: member.heard.holds == expected, within=15)
 
 
 @only_classic
