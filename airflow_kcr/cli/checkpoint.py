@@ -48,10 +48,10 @@ def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, o
     from airflow_kcr.api.regions import store_url
     from airflow_kcr.api.views import AnswerColumns
     from airflow_kcr.sinks.files.cleanup import GivenUp
-    from airflow_kcr.sinks.outputs import clean_checkpoints, cleaning_needs, file_session
+    from airflow_kcr.sinks.outputs import clean_checkpoints, file_session
 
     store_url(store)
-    with file_session(settings_of(conf), cleaning_needs(name, store=store)) as spark:
+    with file_session(settings_of(conf)) as spark:
         found = clean_checkpoints(spark, name, GivenUp.RETIRED if retired else GivenUp.UNDONE, store=store)
     answer = listed(AnswerColumns(*CLEANED), found, f"region {name} has no file sink")
     show(replace(answer, document={"region": name, "sinks": answer.document}), output)

@@ -40,8 +40,7 @@ from airflow_kcr.protocol.values import DesiredState, GroupId, MemberId, RegionI
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time
 from airflow_kcr.runtime.planner import Limits
-from airflow_kcr.sinks.contract import SparkNeeds
-from airflow_kcr.sinks.group import GroupSinks, opened_sinks, spark_needs
+from airflow_kcr.sinks.group import GroupSinks, opened_sinks, spark_packages
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.executors import Executors
@@ -328,8 +327,8 @@ def _start(store: RegionStore, run: MemberRun) -> None:
 def _session(prepared: Prepared, partitions: Mapping[GroupId, int]) -> SparkSession:
     run, settings = prepared.run, prepared.run.spark
     consumers = settings.consumers or sum(partitions[member.group] for member in run.members)
-    needs = SparkNeeds.of(spark_needs(prepared.spec, group) for group in run.groups)
-    return open_session(needs.beside(replace(settings, consumers=consumers)))
+    packages = (*settings.packages, *spark_packages(prepared.spec, run.groups))
+    return open_session(replace(settings, consumers=consumers, packages=packages))
 
 
 def fetch_for(groups: str, partitions: int, memory: int) -> int:

@@ -78,9 +78,9 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.runtime.planner import BatchSize, shares
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_of
-from airflow_kcr.sinks.contract import Revision, Sink, SinkOfBatch, SparkNeeds
+from airflow_kcr.sinks.contract import Revision, Sink, SinkOfBatch
 from airflow_kcr.sinks.files.contents import CheckpointContents, RegionLedger
-from airflow_kcr.sinks.group import sinks_of_region, spark_needs
+from airflow_kcr.sinks.group import sinks_of_region, spark_packages
 from airflow_kcr.spark.causes import essential_line
 from airflow_kcr.spark.comparison import compared, require_key
 from airflow_kcr.spark.engine import SparkEngine
@@ -431,8 +431,8 @@ class _Recomputing:
 
     def _session(self, wanted: Mapping[GroupId, Mapping[GroupPartition, Sequence[Range]]]) -> SparkSession:
         settings, partitions = self._run.spark, sum(map(len, wanted.values()))
-        needs = SparkNeeds.of(spark_needs(self._found.spec, group) for group in wanted)
-        spark = open_session(needs.beside(replace(settings, consumers=settings.consumers or partitions)))
+        packages = (*settings.packages, *spark_packages(self._found.spec, wanted))
+        spark = open_session(replace(settings, consumers=settings.consumers or partitions, packages=packages))
         self._stack.callback(stop_session, spark)
         if self._listener is not None:
             tell(self._listener, application_of(spark).line())

@@ -178,12 +178,10 @@ class ApplicationOperator(WaitingTask, SparkSubmitOperator):
         """What the sinks need of Spark; where jars are named, they are all that is wanted."""
         if self.jars:
             return ()
-        from airflow_kcr.sinks.contract import SparkNeeds
-        from airflow_kcr.sinks.group import spark_needs
+        from airflow_kcr.sinks.group import spark_packages
 
         named = {_library(one) for one in _listed(self.packages)}
-        wanted = SparkNeeds.of(spark_needs(spec, group) for group in groups).packages
-        return tuple(one for one in wanted if _library(one) not in named)
+        return tuple(one for one in spark_packages(spec, groups) if _library(one) not in named)
 
     def prepared(self, context: Context, submission: Submission, environment: Mapping[str, str]) -> KcrSparkSubmitHook:
         """Return the hook that starts the application; nothing has been started."""

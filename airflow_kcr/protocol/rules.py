@@ -54,16 +54,6 @@ class Delivery(StrEnum):
 # Sinks as the protocol sees them: what becomes of output when a region goes back (docs/explanation/delivery.md).
 
 
-class FileFormat(StrEnum):
-    """What readers of a file sink find."""
-
-    PARQUET = "parquet"
-    """Files, which the manifests of checkpoints name."""
-
-    DELTA = "delta"
-    """The same, and a Delta table in which each checkpoint comes and goes as a whole."""
-
-
 class SinkMode(StrEnum):
     """How a sink adds output to its table."""
 

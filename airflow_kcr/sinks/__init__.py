@@ -1,6 +1,7 @@
 """Sinks: where a pipeline's output becomes part of what a region promises (docs/explanation/delivery.md).
 
-One room for the kinds of the spec: `postgres`, `files` (with Delta), `iceberg` and `custom`, registered in `kinds`.
+One room for the kinds of the spec: `postgres`, `files`, `iceberg`, `delta` and `custom`, registered in `kinds`;
+`tables` is what the tables of people have in common, whatever their format.
 `contract` is what they have in common, `group` the sinks of a group from its spec, `outputs` what they have written.
 For users: `read_checkpoint` and `clean_checkpoints` here, `airflow_kcr.sinks.custom` for a sink of their own.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +24,6 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
 from airflow_kcr.spark.context import COORDINATES
-from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
 from airflow_kcr.store.regions import RegionStore
 
@@ -217,36 +216,6 @@ class SinkOfBatch:
         return self._rest()
 
 
-@dataclass(frozen=True, slots=True)
-class SparkNeeds:
-    """What Spark needs for a sink."""
-
-    packages: tuple[str, ...] = ()
-    """Maven coordinates."""
-
-    extensions: tuple[str, ...] = ()
-    catalog: str | None = None
-
-    @classmethod
-    def of(cls, needs: Iterable[SparkNeeds]) -> SparkNeeds:
-        """Return what several sinks need, each thing once."""
-        each = list(dict.fromkeys(needs))
-        return cls(
-            packages=tuple(package for one in each for package in one.packages),
-            extensions=tuple(extension for one in each for extension in one.extensions),
-            catalog=next((one.catalog for one in each if one.catalog is not None), None),
-        )
-
-    def beside(self, settings: SparkSettings) -> SparkSettings:
-        """Return an application's settings with this as well."""
-        return replace(
-            settings,
-            packages=(*settings.packages, *self.packages),
-            extensions=(*settings.extensions, *self.extensions),
-            catalog=settings.catalog or self.catalog,
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeclaredSink(ABC):
     """A sink of a region's spec with nothing open yet; each kind is a subclass, registered in `sinks.kinds`.
@@ -268,9 +237,9 @@ class DeclaredSink(ABC):
     """Whether `delete` can delete what it has written."""
 
     @staticmethod
-    def needs(spec: SinkSpec) -> SparkNeeds:
-        """Return what Spark needs for a sink of this kind."""
-        return SparkNeeds()
+    def packages(spec: SinkSpec) -> tuple[str, ...]:
+        """Return the Maven coordinates of what Spark writes to a sink of this kind with."""
+        return ()
 
     @abstractmethod
     def check(self) -> None:

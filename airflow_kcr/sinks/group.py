@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionId
-from airflow_kcr.sinks.contract import DeclaredSink, Sink, SinkOfBatch, SparkNeeds
+from airflow_kcr.sinks.contract import DeclaredSink, Sink, SinkOfBatch
 from airflow_kcr.spark.context import SinkWriter
 from airflow_kcr.spec import RegionSpec, SinkKind
 from airflow_kcr.store.regions import RegionStore
@@ -84,14 +84,20 @@ def checked_sinks(
     return found
 
 
-def spark_needs(spec: RegionSpec, group: GroupId) -> SparkNeeds:
-    """Return what Spark needs for the sinks that an application of a group opens, each thing once."""
-    return SparkNeeds.of(
-        kind_of(sink.kind).needs(sink)
-        for one in spec.groups
-        for sink in one.sinks
-        if sink.shows_checkpoints or one.group_id == group
-    )
+def spark_packages(spec: RegionSpec, groups: Iterable[GroupId]) -> tuple[str, ...]:
+    """Return what Spark needs for the sinks that an application of some groups opens, each thing once.
+
+    Args:
+        spec: the region's.
+        groups: those whose members the application hosts.
+
+    Returns:
+        Maven coordinates.
+    """
+    hosted = frozenset(groups)
+    sinks = [(one.group_id, sink) for one in spec.groups for sink in one.sinks]
+    opened = (sink for group, sink in sinks if sink.shows_checkpoints or group in hosted)
+    return tuple(dict.fromkeys(package for sink in opened for package in kind_of(sink.kind).packages(sink)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,11 @@ from airflow_kcr.api import opened
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.region.lifecycle import require_deletable
 from airflow_kcr.protocol.values import RegionName, region_name
-from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput, SparkNeeds
+from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput
 from airflow_kcr.sinks.files.cleanup import Cleaned, GivenUp
 from airflow_kcr.sinks.group import sinks_of_region
 from airflow_kcr.sinks.kinds.files import DeclaredFolder
-from airflow_kcr.spark.launch import PACKAGES, launch, require_pyspark
-from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library
+from airflow_kcr.spark.launch import launch, require_pyspark
 from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CLEANING: Final = "kcr checkpoint clean"
-_NOTHING: Final = SparkNeeds()
 _NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -47,7 +45,7 @@ def outputs(store: RegionStore, name: RegionName, conf: Mapping[str, str] = _NO_
         SinkError: a database or a folder can't be reached.
     """
     sinks = _declared(store, name, os.environ)
-    with _lent_session(conf, sinks) as spark:
+    with _lent_session(conf) as spark:
         return tuple(sink.output(spark) for sink in sinks)
 
 
@@ -75,7 +73,7 @@ def settle(
     """
     _require_stopped(store, name)
     sinks = _declared(store, name, environ)
-    with _lent_session(conf, sinks) as spark:
+    with _lent_session(conf) as spark:
         found = (sink.settle(choice, store, spark) for sink in sinks)
         return tuple(one for one in found if one is not None)
 
@@ -102,19 +100,18 @@ def delete_outputs(store: RegionStore, name: RegionName, conf: Mapping[str, str]
             f"sink {', '.join(one.name for one in kept)} is a {kept[0].kind} one, whose output only you can delete; "
             "delete it, then delete the region without --with-output"
         )
-    with _lent_session(conf, sinks) as spark:
+    with _lent_session(conf) as spark:
         return tuple(sink.delete(store, spark) for sink in sinks)
 
 
 @contextmanager
-def _lent_session(conf: Mapping[str, str], sinks: Iterable[DeclaredSink]) -> Iterator[Callable[[], SparkSession]]:
+def _lent_session(conf: Mapping[str, str]) -> Iterator[Callable[[], SparkSession]]:
     """Lend what starts a session, for whichever sink asks for it first."""
     with ExitStack() as stack:
 
         @cache
         def spark() -> SparkSession:
-            needs = SparkNeeds.of(sink.needs(sink.spec) for sink in _folders(sinks))
-            return stack.enter_context(file_session(conf, needs))
+            return stack.enter_context(file_session(conf))
 
         yield spark
 
@@ -163,8 +160,7 @@ def clean_checkpoints(
 
     Raises:
         UnknownRegion: there is none of that name.
-        ConfigurationError: `what` is neither, a variable is not set, a folder is another sink's, or this session
-            can't write the format of one.
+        ConfigurationError: `what` is neither, a variable is not set, or a folder is another sink's.
         SinkError: a folder can't be reached or written to.
         StoreError: the store can't be asked what is undone or retired.
     """
@@ -177,29 +173,12 @@ def clean_checkpoints(
         return tuple(folder.clean(wanted, spark, found) for folder in _folders(_declared(found, name, environ)))
 
 
-def cleaning_needs(region: str, *, store: str | None = None) -> SparkNeeds:
-    """Return what Spark needs to clean a region's file sinks.
-
-    Args:
-        region: whose.
-        store: the store's URL; absent: `KCR_STORE_URL`.
-
-    Raises:
-        UnknownRegion: there is none of that name.
-        StoreError: the store can't be asked.
-    """
-    with opened(store) as found:
-        folders = _folders(_declared(found, region_name(region), os.environ))
-    return SparkNeeds.of(sink.needs(sink.spec) for sink in folders)
-
-
 @contextmanager
-def file_session(conf: Mapping[str, str], needs: SparkNeeds = _NOTHING) -> Iterator[SparkSession]:
+def file_session(conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """Lend a session for the folders of sinks, in this process; it needs no connector.
 
     Args:
         conf: settings of Spark, for instance `spark.jars.packages` and `spark.hadoop.fs.…` of an object store.
-        needs: of the sinks' formats.
 
     Raises:
         ToolMissing: there is no PySpark or no Java.
@@ -211,7 +190,6 @@ def file_session(conf: Mapping[str, str], needs: SparkNeeds = _NOTHING) -> Itera
     from pyspark.sql import SparkSession
 
     wanted = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[1]", **conf}
-    wanted |= _lacking(wanted, needs)
     settings = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
     launch(settings)
     spark = SparkSession.builder.config(conf=settings).appName(_CLEANING).getOrCreate()
@@ -220,12 +198,3 @@ def file_session(conf: Mapping[str, str], needs: SparkNeeds = _NOTHING) -> Itera
         yield spark
     finally:
         spark.stop()
-
-
-def _lacking(conf: Mapping[str, str], needs: SparkNeeds) -> dict[str, str]:
-    """Return what sinks need that is not in the settings."""
-    found = missing_extensions(conf, needs.beside(SparkSettings(app_name=_CLEANING, conf=conf)))
-    packages = [one for one in needs.packages if not names_library(conf, one.split(":")[1])]
-    if packages:
-        found[PACKAGES] = ",".join((*filter(None, [conf.get(PACKAGES)]), *packages))
-    return found

@@ -34,9 +34,6 @@ _BUILDS: Final[Mapping[str, str]] = {"4.0": "4.0.0", "4.1": "4.1.1", "4.2": "4.2
 _DEFAULT: Final = "4.2"
 """The line that is meant where no PySpark is installed: the one that airflow-kcr[spark] installs."""
 
-_DELTA: Final = "4.4.0"
-"""The version of Delta, which is built once for each line (https://docs.delta.io/releases/)."""
-
 
 def connector_for(spark: str) -> str:
     """Return the Maven coordinate of the Kafka connector for a version of Spark; of an unknown line, its own version.
@@ -45,15 +42,6 @@ def connector_for(spark: str) -> str:
         spark: such as `4.1.4`.
     """
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_BUILDS.get(line_of(spark), spark)}"
-
-
-def delta_for(spark: str) -> str:
-    """Return the Maven coordinate of Delta for a version of Spark.
-
-    Args:
-        spark: such as `4.1.4`.
-    """
-    return f"io.delta:delta-spark_{line_of(spark)}_2.13:{_DELTA}"
 
 
 def _installed() -> str:
@@ -68,14 +56,6 @@ CONNECTOR: Final = connector_for(_installed())
 
 POSTGRES_DRIVER: Final = "org.postgresql:postgresql:42.7.7"
 """The driver that executors write to a Postgres sink with, if no other source of it is named."""
-
-DELTA: Final = delta_for(_installed())
-"""The library that file sinks of format `delta` are written with, if no other source of it is named."""
-
-DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
-DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-EXTENSIONS: Final = "spark.sql.extensions"
-CATALOG: Final = "spark.sql.catalog.spark_catalog"
 
 logger = logging.getLogger(__name__)
 
@@ -146,8 +126,6 @@ class SparkSettings:
         conf: settings by name; they win over all others.
         connector: Maven coordinate of Spark's Kafka connector, used if no other source of it is named.
         packages: further Maven coordinates, fetched where `connector` is.
-        extensions: classes that Spark's SQL is extended with, beside those that are given.
-        catalog: class of the session's catalog, if none is given.
         jars: paths of jars instead, which hold the connector and what it needs.
         consumers: how many partitions all members hosted here may read; executors keep that many Kafka consumers.
         log_level: of the JVM. At WARN, a cancelled batch fills the screen.
@@ -161,8 +139,6 @@ class SparkSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
     connector: str = CONNECTOR
     packages: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = ()
-    catalog: str | None = None
     jars: tuple[str, ...] = ()
     consumers: int = 0
     log_level: str = "ERROR"
@@ -315,26 +291,9 @@ def missing_settings(given: Mapping[str, str], settings: SparkSettings) -> dict[
     redaction = given.get(_REDACTION, _REDACTION_DEFAULT)
     if _OWN_REDACTION not in redaction:
         missing[_REDACTION] = f"{redaction}|{_OWN_REDACTION}"
-    missing |= missing_extensions(given, settings)
     if _DAEMON_MODULE not in given:
         local = missing.get("spark.master", given.get("spark.master", "")).startswith("local")
         missing[_DAEMON_MODULE] = _DAEMON if local else _DAEMON_FILE.stem
-    return missing
-
-
-def missing_extensions(given: Mapping[str, str], settings: SparkSettings) -> dict[str, str]:
-    """Return what has to be set so that Spark's SQL is extended as an application wants it.
-
-    Args:
-        given: the settings that Spark has; its extensions stay, and so does its catalog.
-        settings: the application's.
-    """
-    missing: dict[str, str] = {}
-    there = _listed(given.get(EXTENSIONS))
-    if not set(settings.extensions) <= set(there):
-        missing[EXTENSIONS] = ",".join(dict.fromkeys((*there, *settings.extensions)))
-    if settings.catalog is not None and CATALOG not in given:
-        missing[CATALOG] = settings.catalog
     return missing
 
 

@@ -184,7 +184,6 @@ Start = Annotated[
 DeliveryWord = Annotated[rules.Delivery, word(rules.Delivery)]
 AssignorWord = Annotated[rules.Assignor, word(rules.Assignor, without=frozenset({rules.Assignor.STICKY}))]
 ProtocolWord = Annotated[rules.GroupProtocol, word(rules.GroupProtocol)]
-FileFormatWord = Annotated[rules.FileFormat, word(rules.FileFormat)]
 SinkModeWord = Annotated[rules.SinkMode, word(rules.SinkMode)]
 CheckpointModeWord = Annotated[rules.CheckpointMode, word(rules.CheckpointMode)]
 ForeignConsumerWord = Annotated[rules.ForeignConsumerPolicy, word(rules.ForeignConsumerPolicy)]

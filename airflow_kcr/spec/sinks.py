@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.settings import broken_references, names_secret, secrets_in
-from airflow_kcr.spec.fields import FileFormatWord, Finding, Key, Number, Path, SinkModeWord, declared, mapping_of, word
+from airflow_kcr.spec.fields import Finding, Key, Number, Path, SinkModeWord, declared, mapping_of, word
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -43,14 +43,18 @@ class SinkKind(StrEnum):
     ICEBERG = "iceberg"
     """A table of an Iceberg catalog; each checkpoint is one commit of files that executors have written."""
 
+    DELTA = "delta"
+    """The same with a Delta table."""
+
     CUSTOM = "custom"
     """Whatever a user's own code writes to; see `airflow_kcr.sinks.custom`."""
 
 
 FIELDS: Final[Mapping[SinkKind, tuple[str, ...]]] = {
     SinkKind.POSTGRES: ("table", "url", "conn_id", "mode", "key"),
-    SinkKind.FILES: ("path", "format", "file_size_mib"),
+    SinkKind.FILES: ("path", "file_size_mib"),
     SinkKind.ICEBERG: ("table", "catalog", "options"),
+    SinkKind.DELTA: ("table", "options"),
     SinkKind.CUSTOM: ("factory", "options"),
 }
 """The fields of each kind of sinks; the first one says where it writes to."""
@@ -67,7 +71,8 @@ class SinkSpec:
     """What it writes to."""
 
     table: str | None = None
-    """`postgres`: `table` or `schema.table`, exactly, without quotes; `iceberg`: `namespace.table`."""
+    """`postgres`: `table` or `schema.table`, exactly, without quotes; `iceberg`: `namespace.table`; `delta`: the folder
+    of the table, an absolute path or a URI; may contain `${NAME}`."""
 
     url: str | None = field(default=None, repr=False)
     """`postgres`: `postgresql://…` with `${NAME}` for a password, or `${NAME}` for the whole."""
@@ -84,9 +89,6 @@ class SinkSpec:
     path: str | None = None
     """`files`: this sink's own folder, an absolute path or a URI; may contain `${NAME}`."""
 
-    format: FileFormatWord | None = None
-    """`files`: `delta`: whole checkpoints in a Delta table as well; absent: `parquet`."""
-
     file_size_mib: Number | None = None
     """`files`: the target size for merging small files, in MiB; absent: 128; 0: never merge."""
 
@@ -97,7 +99,8 @@ class SinkSpec:
     """`custom`: the function that makes the sink: `module:function` or `path/to/file.py:function`."""
 
     options: Mapping[str, str] | None = None
-    """`custom`: what that function gets; `iceberg`: properties of the catalog; secrets as `${NAME}`."""
+    """`custom`: what that function gets; `iceberg`: properties of the catalog; `delta`: of the
+    storage; secrets as `${NAME}`."""
 
     @property
     def shows_checkpoints(self) -> bool:
@@ -183,6 +186,9 @@ def _sink(sink: SinkSpec, path: Path) -> Iterator[Finding]:
             yield from _lake_table(sink.table, (*path, "table"))
             if not sink.catalog:
                 yield Finding((*path, "catalog"), "is missing; write the name of a catalog that PyIceberg knows")
+            yield from options_findings(sink.options or {}, (*path, "options"))
+        case SinkKind.DELTA:
+            yield from path_findings(sink.table, (*path, "table"))
             yield from options_findings(sink.options or {}, (*path, "options"))
         case SinkKind.CUSTOM:
             yield from factory_findings(sink.factory, (*path, "factory"))
@@ -280,7 +286,7 @@ _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
 def path_findings(value: str | None, path: Path) -> Iterator[Finding]:
     """Yield what is wrong with a sink's folder; a key of an object store in it is never quoted."""
     if value is None:
-        yield Finding(path, "is missing; write the folder of this sink: /folder, or s3a://bucket/folder")
+        yield Finding(path, "is missing; write a folder: /folder, or s3a://bucket/folder")
         return
     if broken_references({"path": value}):
         yield Finding(path, "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")

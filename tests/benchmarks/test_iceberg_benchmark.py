@@ -12,7 +12,7 @@ import pytest
 from airflow_kcr.protocol.values import RegionName
 from tests.benchmarks.figures import Report, spread
 from tests.support.driver import Driver
-from tests.support.iceberg_files import LakeFiles, lake, put
+from tests.support.table_files import TableFiles, Warehouse, over, put, warehouse
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1_800)]
 
@@ -26,8 +26,8 @@ def test_a_publication_takes_as_long_as_a_commit_of_its_files(report: Callable[[
     for partition in tuple(driver.logs):
         driver.grow(partition, end=1_000_000)
     driver.up()
-    files = lake(driver, tmp_path / "ours")
-    bare = lake(Driver(name=RegionName("bare")), tmp_path / "bare")
+    files = over(driver, warehouse(tmp_path / "ours"))
+    bare = over(Driver(name=RegionName("bare")), warehouse(tmp_path / "bare"))
     made, rows = report("iceberg"), []
     ours, theirs = measured(files, bare, "n")
     rows.append(("a new table", spread(ours), spread(theirs)))
@@ -41,7 +41,7 @@ def test_a_publication_takes_as_long_as_a_commit_of_its_files(report: Callable[[
     made.table("A commit of 60 files", ("table", "a publication, s", "PyIceberg's add_files, s"), rows)
 
 
-def measured(files: LakeFiles, bare: LakeFiles, name: str) -> tuple[list[float], list[float]]:
+def measured(files: TableFiles, bare: TableFiles, name: str) -> tuple[list[float], list[float]]:
     """Return the seconds of publications and of bare commits, each after the other."""
     ours, theirs = list[float](), list[float]()
     for number in range(ROUNDS):
@@ -57,6 +57,7 @@ def measured(files: LakeFiles, bare: LakeFiles, name: str) -> tuple[list[float],
         for path in paths:
             put(bare.root / path, [("t", 0, offset) for offset in range(7)], path)
         began = time.monotonic()
-        bare.warehouse.table().add_files([f"{bare.root.as_uri()}/{path}" for path in paths])
+        assert isinstance(bare.owned, Warehouse)
+        bare.owned.table().add_files([f"{bare.root.as_uri()}/{path}" for path in paths])
         theirs.append(time.monotonic() - began)
     return ours, theirs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.embedded.jars import resolve
-from airflow_kcr.spark.session import DELTA_CATALOG, DELTA_EXTENSION, SparkSettings, open_session
+from airflow_kcr.spark.session import SparkSettings, open_session
 from tests.support.jar_sets import POSTGRES_DRIVER
 
 if TYPE_CHECKING:
@@ -25,14 +25,15 @@ def spark(connector_jars: tuple[Path, ...], delta_jars: tuple[Path, ...]) -> Ite
             app_name="airflow_kcr tests",
             master="local[2,2]",
             jars=tuple(map(str, (*connector_jars, *delta_jars, *resolve(POSTGRES_DRIVER)))),
-            extensions=(DELTA_EXTENSION,),
-            catalog=DELTA_CATALOG,
             # What a cancelled or failing batch prints is part of these tests.
             log_level="OFF",
             conf={
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.memory": "1g",
                 "spark.ui.port": "0",
+                # Delta's own library, as people maintain their tables with it.
+                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
                 "spark.sql.shuffle.partitions": "2",
                 "spark.databricks.delta.snapshotPartitions": "2",
             },

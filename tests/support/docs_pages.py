@@ -323,7 +323,6 @@ OTHER: Mapping[str, Any] = {
     "groups[].sinks.*.mode": "append",
     "groups[].sinks.*.key": ["b"],
     "groups[].sinks.*.path": "/other",
-    "groups[].sinks.*.format": "parquet",
     "groups[].sinks.*.catalog": "lake",
     "groups[].sinks.*.factory": "m:g",
     "groups[].sinks.*.options": {"a": "c"},
@@ -430,7 +429,7 @@ def _change_sink(old: dict[str, Any], new: dict[str, Any], path: str) -> None:
     """Give the old group a sink, and the new one another; the kind is changed by leaving the sink out."""
     sink: dict[str, Any] = {"kind": "postgres", "table": "t", "url": "${DB}", "mode": "upsert", "key": ["a"]}
     name = path.rpartition(".")[2]
-    if name in {"path", "format", "file_size_mib"}:
+    if name in {"path", "file_size_mib"}:
         sink = {"kind": "files", "path": "/folder"}
     if name == "catalog":
         sink = {"kind": "iceberg", "catalog": "one", "table": "db.t"}

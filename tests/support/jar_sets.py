@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Final
 
 from airflow_kcr.embedded.jars import JarSet, shipped
 from airflow_kcr.spark import session
+from airflow_kcr.spark.launch import line_of
 
 KAFKA_TOOLS: Final = JarSet(
     name="kafka-tools",
@@ -25,4 +27,9 @@ POSTGRES_DRIVER: Final = JarSet(
 
 def delta() -> JarSet:
     """Return the library that Spark writes Delta tables with, without what the installed PySpark ships already."""
-    return JarSet(name="delta", coordinates=session.DELTA, variable="KCR_DELTA_JARS", without=shipped())
+    return JarSet(
+        name="delta",
+        coordinates=f"io.delta:delta-spark_{line_of(version('pyspark'))}_2.13:4.4.0",
+        variable="KCR_DELTA_JARS",
+        without=shipped(),
+    )

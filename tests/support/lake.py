@@ -13,19 +13,17 @@ from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.commands import RenewRecomputation
 from airflow_kcr.protocol.region.rows import Requester
-from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.contract import Revision, SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.delta import table_of
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
-from airflow_kcr.sinks.files.tables import Table
+from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from tests.support.driver import GROUP, Driver
 from tests.support.live_region import SPEC
 from tests.support.scripts import recomputation
@@ -49,8 +47,6 @@ class Lake:
     driver: Driver = field(default_factory=Driver)
     """Of a region that was not started yet."""
 
-    format: FileFormat = FileFormat.PARQUET
-
     sink: FileSink = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,15 +60,17 @@ class Lake:
             owner=SinkOwner(region=self.driver.name, region_id=self.driver.region.region_id, group=GROUP, sink="out"),
             path=uri,
             file_size=self.file_size,
-            format=self.format,
         )
 
-    def opened(self, uri: str, table: Table | None = None) -> FileSink:
+    def opened(self, uri: str) -> FileSink:
         """The sink at a path, as a process has it."""
         target, folder = self.target(uri), Folder(self.spark, uri)
-        ledger = RegionLedger(self.driver.store, self.driver.name)
-        shown = table or table_of(self.spark, target)
-        return FileSink(target, folder, ledger, Rewriter(self.spark, folder, shown.write), shown)
+        ledger, table = RegionLedger(self.driver.store, self.driver.name), self.table(target, folder)
+        return FileSink(target, folder, ledger, Rewriter(self.spark, folder, table.write), table)
+
+    def table(self, target: FileTarget, folder: Folder) -> Table:
+        """What shows whole checkpoints beside the manifests."""
+        return NO_TABLE
 
     def call(self, batch: BatchId) -> BatchCall:
         """A batch, as an engine has it."""

@@ -43,9 +43,6 @@ class RecordTable(Table):
         """Make it."""
         self.rows.is_made = True
 
-    def fit(self, schema: str) -> None:
-        """It takes any rows."""
-
     def seen(self) -> int:
         """Return how many commits there were."""
         return len(self.rows.commits)

@@ -13,7 +13,6 @@
     revisions/SHELF/CHECKPOINT.NUMBER.json  which files it has since its records were processed once more
     revisions/SHELF/CHECKPOINT.NUMBER/      those files, in a folder for each batch, and small ones put together
     retired/SHELF/CHECKPOINT.json           that a retired checkpoint's output was given up, with the batches it had
-    table/                                  the table in which readers see whole checkpoints, where the format has one
 
 CHECKPOINT is `TIMELINE.SEQUENCE`, zero-padded: also the partition key of the checkpoint's asset event. SHELF is the
 sequence in thousands, so that no folder ever has more than a thousand checkpoints, however many there have been. COUNT
@@ -39,7 +38,6 @@ from typing import Any, Final, NamedTuple, Self, cast
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.contract import SinkOwner
@@ -52,8 +50,7 @@ REVISIONS: Final = "revisions"
 RETIRED: Final = "retired"
 DATA: Final = "data"
 COMPACTED: Final = "compacted"
-TABLE: Final = "table"
-FOLDERS: Final = frozenset({TIMELINES, COLUMNS, MANIFESTS, REVISIONS, RETIRED, DATA, COMPACTED, TABLE})
+FOLDERS: Final = frozenset({TIMELINES, COLUMNS, MANIFESTS, REVISIONS, RETIRED, DATA, COMPACTED})
 """What a sink makes in its folder."""
 
 TEMPORARY: Final = "_temporary-"
@@ -187,9 +184,6 @@ class FileTarget:
     file_size: int = FILE_SIZE
     """Into how large files small ones are put together, in bytes; 0: they stay as they are."""
 
-    format: FileFormat = FileFormat.PARQUET
-    """What readers find beside the manifests: nothing, or a table."""
-
     @property
     def place(self) -> SinkPlace:
         """Where it writes to, as the store notes it."""
@@ -243,7 +237,7 @@ class Marker(Document):
     """The sequence from which on batches may have written here."""
 
     format: str = PARQUET
-    """Of the sink."""
+    """Of the sink; an earlier version kept a Delta table in the folder."""
 
     layout: int = 1
     """Which names its files have; the texts of the first ones don't say."""
@@ -320,7 +314,6 @@ class Manifest(Document):
 
     schemas: tuple[str, ...]
     files: tuple[DataFile, ...]
-    format: str = PARQUET
     revision: int = 0
     """The recomputation that has made the files; 0: they are what the batches have written."""
 

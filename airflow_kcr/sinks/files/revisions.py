@@ -88,7 +88,6 @@ class FileRevision(Revision):
         named = self.table.as_stored(with_coordinates(rows), self.label)
         schema = named.schema.json()
         self.columns.require_fit(schema)
-        self.table.fit(schema)
         self.table.write(named, f"{self.folder.uri}/{self.attempt(call)}")
         return partial(self.list_files, call, schema)
 

@@ -30,7 +30,7 @@ from airflow_kcr.sinks.files.contents import (
 )
 from airflow_kcr.sinks.files.folder import Folder, FolderRefused
 from airflow_kcr.sinks.files.frames import Rewriter, rows_of, with_coordinates
-from airflow_kcr.sinks.files.layout import LAYOUT, BatchList, FileTarget, Manifest, Marker, Retired, Timelines
+from airflow_kcr.sinks.files.layout import LAYOUT, PARQUET, BatchList, FileTarget, Manifest, Marker, Retired, Timelines
 from airflow_kcr.sinks.files.revisions import FileRevision, replaced
 from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from airflow_kcr.store.regions import RegionStore
@@ -74,7 +74,7 @@ def claimed(target: FileTarget, folder: Folder, since: int, but: Collection[str]
         raise ConfigurationError(
             f"{target}: {folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
         )
-    mine = Marker(owner=target.owner, since=since, format=target.format, layout=LAYOUT)
+    mine = Marker(owner=target.owner, since=since, layout=LAYOUT)
     if not folder.create(layout.OWNER, mine.text()) and Marker.of(folder.read(layout.OWNER)) is None:
         folder.replace(layout.OWNER, mine.text())
     return Marker.of(folder.read(layout.OWNER)) or mine
@@ -128,8 +128,8 @@ class FileSink(Sink):
             self._take()
             if not self._table.is_there() and next(newest_first(self.folder, timelines_in(self.folder)), None):
                 raise ConfigurationError(
-                    f"{self.target}: {self.folder.uri} has published checkpoints, and the table {layout.TABLE} beside "
-                    "them is gone; put it back, or name another folder"
+                    f"{self.target}: {self.folder.uri} has published checkpoints, and the table beside them is gone; "
+                    "put it back, or name another folder"
                 )
             self._table.check()
 
@@ -162,10 +162,10 @@ class FileSink(Sink):
     def _require_own(self, marker: Marker) -> None:
         if marker.owner != self.owner:
             raise ConfigurationError(taken(self.folder.uri, self.owner, marker.owner))
-        if marker.format != self.target.format:
+        if marker.format != PARQUET:
             raise ConfigurationError(
-                f"{self.target}: the folder {self.folder.uri} was created with format {marker.format}, and the spec "
-                f"says {self.target.format}; name another folder, or keep the format"
+                f"{self.target}: an earlier version kept a table of format {marker.format} in the folder "
+                f"{self.folder.uri}; that table stays readable; name a sink of kind {marker.format} for what comes now"
             )
 
     def _marked(self) -> Marker:
@@ -204,18 +204,6 @@ class FileSink(Sink):
         """Return the folder, from the sink's, that a batch writes its files to."""
         return layout.attempt(CheckpointId(call.timeline, call.sequence), call.batch, call.epoch)
 
-    def fit(self, schema: str) -> None:
-        """Have everything ready for rows of a schema, before a batch writes them.
-
-        Args:
-            schema: as Spark writes it in JSON.
-
-        Raises:
-            SinkError: a column has another type than before, the sink's table can't take them, or is away.
-        """
-        self._columns.require_fit(schema)
-        self._table.fit(schema)
-
     def list_files(self, call: BatchCall, schema: str) -> BatchList:
         """Write down which files a batch has written; none of its tasks runs any more.
 
@@ -247,7 +235,7 @@ class FileSink(Sink):
         """
         named = self._table.as_stored(with_coordinates(rows), call.batch)
         schema = named.schema.json()
-        self.fit(schema)
+        self._columns.require_fit(schema)
         self._table.write(named, f"{self.folder.uri}/{self.attempt(call)}")
         return partial(self.list_files, call, schema)
 

@@ -53,18 +53,8 @@ class Table:
             ConfigurationError: it can't be.
         """
 
-    def fit(self, schema: str) -> None:
-        """Have the table take rows of a schema, before a batch has any; files may differ in their columns.
-
-        Args:
-            schema: as Spark writes it in JSON.
-
-        Raises:
-            SinkError: they don't fit; nothing was written.
-        """
-
     def as_stored(self, rows: DataFrame, label: str) -> DataFrame:
-        """Return rows of a batch as the files have them; called before `fit`.
+        """Return rows of a batch as the files have them.
 
         Args:
             rows: with the coordinates of their records.

@@ -1,1 +1,1 @@
-"""Sinks that write into Iceberg tables: a file sink whose checkpoints a table shows."""
+"""Tables of Iceberg catalogs, committed to with PyIceberg."""

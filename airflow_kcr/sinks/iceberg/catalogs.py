@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 PACKAGE: Final = "airflow-kcr[iceberg]"
 
 
-def spark_uri(uri: str) -> str:
-    """Return a place as Spark's file systems have it: catalogs write `s3://`, Hadoop's client answers to `s3a://`."""
-    scheme, there, rest = uri.partition("://")
-    return f"s3a://{rest}" if there and scheme in ("s3", "s3n") else uri
-
-
 class CommitOvertaken(Exception):
     """Another process has committed meanwhile."""
 

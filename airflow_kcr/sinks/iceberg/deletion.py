@@ -8,77 +8,16 @@ not looked at, nor are their manifests: a table may have any number of them.
 from __future__ import annotations
 
 import uuid
-from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING
+
+from airflow_kcr.sinks.tables.labels import BATCH, Held, Writers, held
 
 if TYPE_CHECKING:
-    from pyarrow import ChunkedArray, Table
+    from pyarrow import Table
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table as IcebergMetadata
     from pyiceberg.table import Transaction
-
-BATCH: Final = "kcr_batch"
-"""The column that says what has written a row."""
-
-
-class Writers(Protocol):
-    """What has written rows that are taken out."""
-
-    def is_all(self, lower: str, upper: str) -> bool:
-        """Whether every label between two, both included, is one of theirs."""
-
-    def is_any(self, lower: str, upper: str) -> bool:
-        """Whether a label between two, both included, may be one of theirs."""
-
-    def of(self, labels: ChunkedArray) -> ChunkedArray:
-        """Return which labels are theirs; NULL is none of them."""
-
-
-class Labels(Writers):
-    """Batches and revisions, by their labels."""
-
-    def __init__(self, labels: Collection[str]) -> None:
-        self._labels = sorted(labels)
-
-    def is_all(self, lower: str, upper: str) -> bool:
-        """Whether it is one label, and theirs."""
-        return lower == upper and self.is_any(lower, upper)
-
-    def is_any(self, lower: str, upper: str) -> bool:
-        """Whether one of theirs is between two."""
-        place = bisect_left(self._labels, lower)
-        return place < len(self._labels) and self._labels[place] <= upper
-
-    def of(self, labels: ChunkedArray) -> ChunkedArray:
-        """Return which labels are theirs."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        return pc.is_in(labels, value_set=pa.array(self._labels, labels.type))
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix(Writers):
-    """All batches and revisions of a region, whose labels begin alike."""
-
-    text: str
-
-    def is_all(self, lower: str, upper: str) -> bool:
-        """Whether both begin so: then all between them do."""
-        return lower.startswith(self.text) and upper.startswith(self.text)
-
-    def is_any(self, lower: str, upper: str) -> bool:
-        """Whether the prefix is between the beginnings of both."""
-        length = len(self.text)
-        return lower[:length] <= self.text <= upper[:length]
-
-    def of(self, labels: ChunkedArray) -> ChunkedArray:
-        """Return which labels begin so."""
-        import pyarrow.compute as pc
-
-        return pc.fill_null(pc.starts_with(labels, self.text), False)
 
 
 def delete(
@@ -98,15 +37,15 @@ def delete(
     whole, mixed = list["DataFile"](), list["DataFile"]()
     field = metadata.schema().find_field(BATCH).field_id
     for file in _files(metadata, since):
-        lower, upper = (file.lower_bounds or {}).get(field), (file.upper_bounds or {}).get(field)
-        if lower is None or upper is None:
-            # Without bounds a file has no label at all, or was written by a program that keeps none.
-            if not _has_only_nulls(file, field):
+        lower, upper = ((bounds or {}).get(field) for bounds in (file.lower_bounds, file.upper_bounds))
+        nulls = (file.null_value_counts or {}).get(field)
+        match held(writers, _text(lower), _text(upper), nulls, file.record_count):
+            case Held.ALL:
+                whole.append(file)
+            case Held.SOME:
                 mixed.append(file)
-        elif not (file.null_value_counts or {}).get(field, 1) and writers.is_all(lower.decode(), upper.decode()):
-            whole.append(file)
-        elif writers.is_any(lower.decode(), upper.decode()):
-            mixed.append(file)
+            case Held.NONE:
+                pass
     rewritten = list(_rewritten(metadata, mixed, writers))
     if not whole and not rewritten:
         return
@@ -133,9 +72,8 @@ def _files(metadata: IcebergMetadata, since: int) -> Iterator[DataFile]:
                     yield entry.data_file
 
 
-def _has_only_nulls(file: DataFile, field: int) -> bool:
-    nulls = (file.null_value_counts or {}).get(field)
-    return nulls is not None and nulls == file.record_count
+def _text(bound: bytes | None) -> str | None:
+    return None if bound is None else bound.decode()
 
 
 def _rewritten(

@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.sinks.files.tables import write_parquet
+from airflow_kcr.sinks.tables.partitions import LONG, one_value, write_apart
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField
     from pyiceberg.table import Table
     from pyspark.sql import Column, DataFrame
-
-_PREFIX: Final = "kcr_partitioned_by_"
-"""Before the number of a field of the partitioning: a column of the folders' names alone."""
-
-_MICROS: Final = "spark.sql.parquet.outputTimestampType"
-"""By default Spark writes instants in a form of its own, INT96, which has no bounds and is no type of Iceberg."""
-
-_LONG: Final = frozenset({"string", "binary"})
-"""Types whose values make no name of a folder: it has their hash."""
 
 _DAY: Final = 86_400_000_000
 _HOUR: Final = 3_600_000_000
@@ -58,16 +49,10 @@ def write(rows: DataFrame, uri: str, table: Table) -> None:
         uri: of the folder.
         table: as it is now.
     """
-    rows.sparkSession.conf.set(_MICROS, "TIMESTAMP_MICROS")
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-    schema = table.schema()
-    split: dict[str, Column] = {}
-    for place, field in enumerate(table.spec().fields):
-        source = schema.find_column_name(field.source_id)
-        value = None if source is None else _grouped(field, source, kinds.get(source, ""))
-        if value is not None:
-            split[f"{_PREFIX}{place}"] = value
-    write_parquet(rows.withColumns(split), uri, tuple(split))
+    sources = [(field, table.schema().find_column_name(field.source_id)) for field in table.spec().fields]
+    values = [_grouped(field, source, kinds.get(source, "")) for field, source in sources if source is not None]
+    write_apart(rows, uri, [value for value in values if value is not None])
 
 
 def _grouped(field: PartitionField, source: str, kind: str) -> Column | None:
@@ -85,9 +70,9 @@ def _grouped(field: PartitionField, source: str, kind: str) -> Column | None:
     column = functions.col(source)
     match field.transform:
         case IdentityTransform():
-            return functions.sha1(column.cast("binary")) if kind in _LONG else column
-        case TruncateTransform() if kind in _LONG:
-            return functions.sha1(functions.substring(column, 1, field.transform.width).cast("binary"))
+            return one_value(column, kind)
+        case TruncateTransform() if kind in LONG:
+            return one_value(functions.substring(column, 1, field.transform.width), kind)
         case TruncateTransform():
             return column - functions.pmod(column, functions.lit(field.transform.width))
         case HourTransform():

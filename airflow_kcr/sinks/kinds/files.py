@@ -1,4 +1,4 @@
-"""`kind: files`: a folder, declared by its path and format."""
+"""`kind: files`: a folder, declared by its path."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import ConfigurationError, ToolMissing
-from airflow_kcr.protocol.rules import FileFormat
-from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput, SinkOwner, SparkNeeds
+from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput, SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.delta import needs_of, table_of
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter
 from airflow_kcr.sinks.files.layout import FILE_SIZE, MIB, FileTarget, Marker
 from airflow_kcr.sinks.files.sink import FileSink, claimed, taken
-from airflow_kcr.sinks.files.tables import Table
-from airflow_kcr.spec import SinkSpec
+from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -27,11 +24,6 @@ if TYPE_CHECKING:
 
 class DeclaredFolder(DeclaredSink):
     """A sink that is files in a folder."""
-
-    @staticmethod
-    def needs(spec: SinkSpec) -> SparkNeeds:
-        """Return what Spark needs for the format."""
-        return needs_of(spec.format or FileFormat.PARQUET)
 
     @cached_property
     def target(self) -> FileTarget:
@@ -45,12 +37,11 @@ class DeclaredFolder(DeclaredSink):
             owner=self.owner,
             path=self.resolved("path", self.spec.path or ""),
             file_size=FILE_SIZE if size is None else size * MIB,
-            format=self.spec.format or FileFormat.PARQUET,
         )
 
     def table(self, spark: SparkSession, folder: Folder) -> Table:
         """Return what shows whole checkpoints beside the manifests; nothing of it is touched."""
-        return table_of(spark, self.target)
+        return NO_TABLE
 
     def check(self) -> None:
         """Refuse a path that is not known; the folder is reached by Spark."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_kcr.api.regions import postgres_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupId
-from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput, SparkNeeds
+from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput
 from airflow_kcr.sinks.postgres import bookkeeping, earlier
 from airflow_kcr.sinks.postgres.frames import reached, require_driver
 from airflow_kcr.sinks.postgres.sink import PostgresSink
@@ -30,9 +30,9 @@ class DeclaredTable(DeclaredSink):
     """A sink that is a table."""
 
     @staticmethod
-    def needs(spec: SinkSpec) -> SparkNeeds:
+    def packages(spec: SinkSpec) -> tuple[str, ...]:
         """Return the driver that executors write with."""
-        return SparkNeeds(packages=(POSTGRES_DRIVER,))
+        return (POSTGRES_DRIVER,)
 
     @cached_property
     def sink(self) -> PostgresSink:

@@ -18,7 +18,7 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 COORDINATES = re.compile(r"\b(?:org|io)(?:\.\w+)+:[\w.-]+:\d[\w.]*\b")
 
-OF_OTHERS = {"beside-other-tools": {"savepoint"}, "write-to-iceberg": {"snapshot"}}
+OF_OTHERS = {"beside-other-tools": {"savepoint", "snapshot"}, "write-to-iceberg": {"snapshot"}}
 """Pages that speak of what others call so."""
 
 
@@ -121,7 +121,6 @@ def test_a_page_names_no_other_version_of_a_jar_than_the_code() -> None:
     named = {
         session.POSTGRES_DRIVER,
         *map(session.connector_for, lines),
-        *map(session.delta_for, lines),
         *jars.KAFKA_BROKER.coordinates.split(","),
     }
     told = {coordinates for path in pages() for coordinates in COORDINATES.findall(path.read_text(encoding="utf-8"))}

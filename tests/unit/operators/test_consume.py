@@ -22,7 +22,7 @@ import airflow_kcr
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
 from airflow_kcr.protocol.values import RequestId
-from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
+from airflow_kcr.spark.session import CONNECTOR, POSTGRES_DRIVER
 from airflow_kcr.spec import parse
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
@@ -137,7 +137,7 @@ def test_a_jar_is_used_instead_of_the_coordinate(submits: Submits) -> None:
 
 
 TABLE = "{kind: postgres, url: 'postgresql://db/air', table: out}"
-LAKE = "{kind: files, path: /lake/out, format: delta}"
+LAKE = "{kind: delta, table: /lake/out}"
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,8 @@ LAKE = "{kind: files, path: /lake/out, format: delta}"
         (TABLE, "", {"packages": "org.x:y:1"}, ("org.x:y:1", POSTGRES_DRIVER)),
         (TABLE, "", {"packages": "org.postgresql:postgresql:42.7.1"}, ("org.postgresql:postgresql:42.7.1",)),
         (TABLE, "", {"jars": "all.jar"}, ()),
-        ("", LAKE, {}, (DELTA,)),
-        ("", LAKE, {"packages": "io.delta:delta-spark_2.13:4.1.0"}, ("io.delta:delta-spark_2.13:4.1.0",)),
-        ("", LAKE, {"packages": "io.delta:delta-spark_4.0_2.13:4.4.0"}, ("io.delta:delta-spark_4.0_2.13:4.4.0",)),
-        ("", LAKE, {"jars": "all.jar"}, ()),
+        ("", LAKE, {}, ()),
+        (LAKE, TABLE, {}, ()),
     ],
 )
 def test_members_are_given_what_their_tables_and_every_groups_checkpoints_are_written_with(

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.rules import FileFormat
 from airflow_kcr.protocol.values import UNDECLARED, GroupId
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.group import checked_sinks
@@ -39,7 +38,6 @@ def test_the_file_sinks_of_all_groups_are_found() -> None:
     )
     assert file_targets(spec(), {"LAKE": ""})[0].file_size == 128 * MIB
     assert file_targets(spec(size=0), {"LAKE": ""})[0].file_size == 0
-    assert target.format is FileFormat.PARQUET
 
 
 def test_a_variable_that_is_not_set_is_named() -> None:

@@ -7,19 +7,10 @@ from typing import Any
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.rules import FileFormat
-from airflow_kcr.sinks.contract import SparkNeeds
-from airflow_kcr.sinks.files.delta import needs_of
 from airflow_kcr.spark.session import (
-    CATALOG,
     CONNECTOR,
-    DELTA,
-    DELTA_CATALOG,
-    DELTA_EXTENSION,
-    EXTENSIONS,
     SparkSettings,
     connector_for,
-    delta_for,
     missing_settings,
     open_session,
     refuse_settings,
@@ -40,12 +31,6 @@ KAFKA_SECRETS = (
 def test_the_connector_is_of_the_line_of_the_installed_spark(spark: str, build: str) -> None:
     assert connector_for(spark) == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{build}"
     assert connector_for(version("pyspark")) == CONNECTOR
-
-
-@pytest.mark.parametrize(("spark", "line"), [("4.0.5", "4.0"), ("4.1.0", "4.1"), ("4.2.1", "4.2")])
-def test_delta_is_of_the_line_of_the_installed_spark(spark: str, line: str) -> None:
-    assert delta_for(spark) == f"io.delta:delta-spark_{line}_2.13:4.4.0"
-    assert delta_for(version("pyspark")) == DELTA
 
 
 def test_what_is_given_stays_and_what_is_missing_is_set() -> None:
@@ -83,19 +68,6 @@ def test_the_cache_of_consumers_has_room_for_every_partition_twice() -> None:
     assert missing_settings({}, SETTINGS)[key] == "64"
     assert missing_settings({}, SparkSettings(app_name="a", consumers=600))[key] == "1200"
     assert key not in missing_settings({key: "10"}, SETTINGS)
-
-
-def test_what_a_format_needs_is_added_beside_what_is_given() -> None:
-    assert needs_of(FileFormat.PARQUET).beside(SETTINGS) == SETTINGS
-    settings = SparkNeeds.of([needs_of(FileFormat.DELTA), needs_of(FileFormat.DELTA)]).beside(SETTINGS)
-    assert settings.packages == (DELTA,)
-    assert missing_settings({}, settings)[EXTENSIONS] == DELTA_EXTENSION
-    assert missing_settings({}, settings)[CATALOG] == DELTA_CATALOG
-    missing = missing_settings({EXTENSIONS: "com.mine", CATALOG: "my.Catalog"}, settings)
-    assert missing[EXTENSIONS] == f"com.mine,{DELTA_EXTENSION}"
-    assert CATALOG not in missing
-    assert EXTENSIONS not in missing_settings({EXTENSIONS: DELTA_EXTENSION}, settings)
-    assert not {EXTENSIONS, CATALOG} & missing_settings({}, SETTINGS).keys()
 
 
 @pytest.mark.parametrize("given", [{}, {"spark.redaction.regex": "(?i)mine"}])

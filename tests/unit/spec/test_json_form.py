@@ -5,7 +5,7 @@ import json
 import pytest
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.rules import FileFormat, SinkMode
+from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec, parse
 from tests.unit.spec.examples import FULL, SMALL, group, small
 
@@ -59,7 +59,8 @@ def test_the_json_of_the_example_is_this() -> None:
 def test_the_json_of_sinks_is_this() -> None:
     sinks = (
         SinkSpec(name="c", kind=SinkKind.CUSTOM, factory="m:f", options={"a": "b"}),
-        SinkSpec(name="f", kind=SinkKind.FILES, path="/x", format=FileFormat.DELTA, file_size_mib=0),
+        SinkSpec(name="d", kind=SinkKind.DELTA, table="/t", options={"AWS_REGION": "x"}),
+        SinkSpec(name="f", kind=SinkKind.FILES, path="/x", file_size_mib=0),
         SinkSpec(name="o", kind=SinkKind.FILES, path="/y"),
         SinkSpec(name="p", kind=SinkKind.POSTGRES, table="t", url="${DB}", mode=SinkMode.UPSERT, key=("a",)),
         SinkSpec(name="q", kind=SinkKind.POSTGRES, table="t", conn_id="warehouse"),
@@ -68,7 +69,8 @@ def test_the_json_of_sinks_is_this() -> None:
     assert RegionSpec.from_json(spec.to_json_text()) == spec
     assert spec.to_json()["groups"][0]["sinks"] == {
         "c": {"kind": "custom", "factory": "m:f", "options": {"a": "b"}},
-        "f": {"kind": "files", "path": "/x", "format": "delta", "file_size_mib": 0},
+        "d": {"kind": "delta", "table": "/t", "options": {"AWS_REGION": "x"}},
+        "f": {"kind": "files", "path": "/x", "file_size_mib": 0},
         "o": {"kind": "files", "path": "/y"},
         "p": {"kind": "postgres", "table": "t", "url": "${DB}", "mode": "upsert", "key": ["a"]},
         "q": {"kind": "postgres", "table": "t", "conn_id": "warehouse", "mode": "append"},

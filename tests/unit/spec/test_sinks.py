@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.rules import Delivery, FileFormat, SinkMode
+from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.spec import Difference, SinkKind, SinkSpec, TakesEffect, differences, parse
 from tests.unit.spec.examples import findings, group, small
 
@@ -145,8 +145,8 @@ def file_sink(**fields: Any) -> SinkSpec:  # noqa: ANN401 (each field has its ow
 
 class TestFiles:
     def test_are_read_with_their_folder(self) -> None:
-        spec = parse(f"{HEAD}      x: {{kind: files, path: 's3a://b/x', format: parquet, file_size_mib: 64}}")
-        expected = file_sink(path="s3a://b/x", format=FileFormat.PARQUET, file_size_mib=64)
+        spec = parse(f"{HEAD}      x: {{kind: files, path: 's3a://b/x', file_size_mib: 64}}")
+        expected = file_sink(path="s3a://b/x", file_size_mib=64)
         assert spec.group("g").sinks == (expected,)
 
     @pytest.mark.parametrize(
@@ -171,13 +171,8 @@ class TestFiles:
     def test_have_nothing_of_a_table_and_a_table_nothing_of_them(self) -> None:
         found = read("{kind: files, path: /x, table: t, url: '${DB}', conn_id: c, mode: upsert, key: [a]}")
         assert sorted(found) == sorted(f"{PLACE}.{name}" for name in ("table", "url", "conn_id", "mode", "key"))
-        found = read("{kind: postgres, table: t, url: '${DB}', path: /x, format: parquet, file_size_mib: 1}")
-        assert sorted(found) == sorted(f"{PLACE}.{name}" for name in ("path", "format", "file_size_mib"))
-
-    def test_are_of_parquet_or_have_a_delta_table(self) -> None:
-        spec = parse(f"{HEAD}      x: {{kind: files, path: /x, format: delta}}")
-        assert spec.groups[0].sinks[0].format is FileFormat.DELTA
-        assert "'orc' is not accepted" in read("{kind: files, path: /x, format: orc}")[f"{PLACE}.format"]
+        found = read("{kind: postgres, table: t, url: '${DB}', path: /x, file_size_mib: 1}")
+        assert sorted(found) == sorted(f"{PLACE}.{name}" for name in ("path", "file_size_mib"))
 
     def test_are_put_together_to_a_size_that_is_one(self) -> None:
         assert wrong(file_sink(file_size_mib=0)) == []

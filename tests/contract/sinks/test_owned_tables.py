@@ -1,6 +1,6 @@
-"""An Iceberg table by its catalog: what is refused before anything is consumed, what a person decides, many at once.
+"""Tables of a spec: what is refused before anything is consumed, what a person decides, many at once.
 
-The catalog is a database of a real Postgres.
+The catalog of Iceberg is a database of a real Postgres.
 """
 
 from __future__ import annotations
@@ -14,24 +14,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
+from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField
 
 from airflow_kcr.errors import ConfigurationError, SinkError, SpecError
-from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId
 from airflow_kcr.sinks.contract import Choice
+from airflow_kcr.sinks.group import kind_of
 from airflow_kcr.sinks.kinds import files as files_kind
-from airflow_kcr.sinks.kinds import iceberg as iceberg_kind
-from airflow_kcr.sinks.kinds.iceberg import DeclaredIceberg
+from airflow_kcr.sinks.kinds import tables as tables_kind
+from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec, parse
 from tests.support.driver import Driver
-from tests.support.iceberg_files import NAME, LakeFiles, Warehouse, lake
 from tests.support.sink_files import LocalFolder
+from tests.support.table_files import (
+    Owned,
+    TableFiles,
+    Warehouse,
+    both,
+    delta_folder,
+    over,
+    reset,
+    warehouse,
+)
 
 AWAY = "http://user:secret@127.0.0.1:9"
 """Where nothing listens."""
@@ -55,7 +68,7 @@ def local_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     def folder(spark: object, uri: str) -> LocalFolder:
         return LocalFolder(Path(uri.removeprefix("file://")))
 
-    for module in (files_kind, iceberg_kind):
+    for module in (files_kind, tables_kind):
         monkeypatch.setattr(module, "Folder", folder)
 
 
@@ -74,47 +87,53 @@ def closed_catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         one.close()
 
 
+@pytest.fixture(params=[SinkKind.ICEBERG, SinkKind.DELTA])
+def kind(request: pytest.FixtureRequest) -> SinkKind:
+    found: SinkKind = request.param
+    return found
+
+
 @pytest.fixture
-def files(database_url: str, tmp_path: Path) -> LakeFiles:
+def owned(kind: SinkKind, database_url: str, tmp_path: Path) -> Owned:
+    """A table of a person."""
+    root = tmp_path / "warehouse"
+    if kind is SinkKind.DELTA:
+        return delta_folder(root)
+    return warehouse(root, database_url.replace("postgresql://", "postgresql+psycopg://"))
+
+
+@pytest.fixture
+def files(owned: Owned) -> TableFiles:
     """A region of two members that runs, and its table."""
     driver = Driver()
     for partition in tuple(driver.logs):
         driver.grow(partition, end=100_000)
     driver.up()
-    return lake(driver, tmp_path / "warehouse", database_url.replace("postgresql://", "postgresql+psycopg://"))
-
-
-def both(files: LakeFiles) -> None:
-    for index in range(2):
-        files.process_batch(files.driver.member(index))
+    return over(driver, owned)
 
 
 def no_spark() -> Any:  # noqa: ANN401 (a session)
     return None
 
 
-def declared(made: Warehouse, region_id: str, **fields: Any) -> DeclaredIceberg:  # noqa: ANN401 (of the spec)
+def declared(made: Owned, kind: SinkKind, region_id: str, **fields: Any) -> DeclaredOwnedTable:  # noqa: ANN401 (of the spec)
     """The sink of a spec."""
-    options = {"catalog": "lake", "table": NAME, "options": made.options, **fields}
-    sink = SinkSpec(name="out", kind=SinkKind.ICEBERG, **options)
+    sink = SinkSpec(name="out", kind=kind, **{**made.spec(), **fields})
     group = GroupSpec(group_id="g", topics=("t",), pipeline="jobs:process", sinks=(sink,))
     region = RegionSpec(region="flights", kafka={"bootstrap.servers": "broker.invalid:9092"}, groups=(group,))
-    return DeclaredIceberg(
+    of_kind = kind_of(kind)
+    assert issubclass(of_kind, DeclaredOwnedTable)
+    return of_kind(
         region=region,
         group=GroupId("g"),
         spec=sink,
         region_id=RegionId(region_id),
-        environ={"URI": made.uri, "AWAY": AWAY},
+        environ={"URI": made.uri if isinstance(made, Warehouse) else made.location(), "AWAY": AWAY},
     )
 
 
-def own(files: LakeFiles, **fields: Any) -> DeclaredIceberg:  # noqa: ANN401 (of the spec)
-    return declared(files.warehouse, files.owner.region_id, **fields)
-
-
-def rollback(files: LakeFiles, tag: str) -> None:
-    table = files.warehouse.table()
-    table.manage_snapshots().rollback_to_snapshot(table.refs()[tag].snapshot_id).commit()
+def own(files: TableFiles, kind: SinkKind, **fields: Any) -> DeclaredOwnedTable:  # noqa: ANN401 (of the spec)
+    return declared(files.owned, kind, files.owner.region_id, **fields)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +149,16 @@ def rollback(files: LakeFiles, tag: str) -> None:
         ),
         ("kind: iceberg, catalog: lake, table: db.t, mode: upsert, key: [a]", "mode", "is not for kind iceberg"),
         ("kind: iceberg, catalog: lake, table: db.t, path: /lake", "path", "is not for kind iceberg; leave it out"),
+        ("kind: delta", "table", "is missing; write a folder: /folder, or s3a://bucket/folder"),
+        ("kind: delta, table: db.delays", "table", "is no folder: write an absolute path, or a URI"),
+        ("kind: delta, table: 's3://key:secret@bucket/t'", "table", "holds a key, and specs are stored and shown"),
+        (
+            "kind: delta, table: /lake/t, options: {AWS_SECRET_ACCESS_KEY: abc}",
+            "options.AWS_SECRET_ACCESS_KEY",
+            "is a s",
+        ),
+        ("kind: delta, table: /lake/t, mode: upsert, key: [a]", "mode", "is not for kind delta; leave it out"),
+        ("kind: delta, table: /lake/t, catalog: lake", "catalog", "is not for kind delta; leave it out"),
     ],
 )
 def test_a_spec_that_can_not_be_is_refused_by_its_field(sink: str, field: str, said: str) -> None:
@@ -137,41 +166,71 @@ def test_a_spec_that_can_not_be_is_refused_by_its_field(sink: str, field: str, s
         parse(SPEC.format(sink=sink))
 
 
-def test_what_can_not_be_written_to_is_refused_before_anything_is_consumed(files: LakeFiles) -> None:
-    region_id, made = files.owner.region_id, files.warehouse
+@pytest.mark.parametrize("kind", [SinkKind.ICEBERG], indirect=True)
+def test_a_catalog_that_can_not_be_written_to_is_refused_before_anything_is_consumed(
+    files: TableFiles, owned: Owned, kind: SinkKind
+) -> None:
+    assert isinstance(owned, Warehouse)
     with pytest.raises(ConfigurationError, match=r"there is no table db.other of catalog lake; create it"):
-        own(files, table="db.other").check()
+        own(files, kind, table="db.other").check()
     with pytest.raises(ConfigurationError, match=r"there is no table other.delays of catalog lake; create it"):
-        own(files, table="other.delays").check()
+        own(files, kind, table="other.delays").check()
     with pytest.raises(ConfigurationError, match=r"catalog nowhere is not known here; describe it in PyIceberg's"):
-        own(files, catalog="nowhere", options={}).check()
+        own(files, kind, catalog="nowhere", options={}).check()
     with pytest.raises(ConfigurationError, match="NOWHERE"):
-        own(files, options={**made.options, "uri": "${NOWHERE}"}).check()
+        own(files, kind, options={**owned.options, "uri": "${NOWHERE}"}).check()
     with pytest.raises(SinkError, match=r"table db.delays of catalog lake could not be read: \w+Error") as away:
-        own(files, options={"type": "rest", "uri": "${AWAY}"}).check()
+        own(files, kind, options={"type": "rest", "uri": "${AWAY}"}).check()
     assert "secret" not in str(away.value)
     spec = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=BucketTransform(4), name="part"))
-    made.catalog().create_table("db.buckets", Schema(NestedField(1, "value", LongType())), partition_spec=spec)
+    owned.catalog().create_table("db.buckets", Schema(NestedField(1, "value", LongType())), partition_spec=spec)
     with pytest.raises(ConfigurationError, match=r"is partitioned by bucket\[4\] of value"):
-        own(files, table="db.buckets").check()
-    own(files, options={**made.options, "uri": "${URI}"}).check()
+        own(files, kind, table="db.buckets").check()
+    own(files, kind, options={**owned.options, "uri": "${URI}"}).check()
+
+
+@pytest.mark.parametrize("kind", [SinkKind.DELTA], indirect=True)
+def test_a_folder_that_can_not_be_written_to_is_refused_before_anything_is_consumed(
+    files: TableFiles, kind: SinkKind, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no Delta table /nowhere/delays; create it"):
+        own(files, kind, table="/nowhere/delays").check()
+    with pytest.raises(ConfigurationError, match="NOWHERE"):
+        own(files, kind, table="${NOWHERE}").check()
+    storage = {"AWS_ENDPOINT_URL": "${AWAY}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "x", "max_retries": "0"}
+    with pytest.raises(SinkError, match=r"table s3a://b/t could not be read: \w+Error") as away:
+        own(files, kind, table="s3a://b/t", options={**storage, "AWS_SKIP_SIGNATURE": "true"}).check()
+    assert "secret" not in str(away.value)
+    deltalake.DeltaTable.create(
+        tmp_path / "only", pa.schema([("value", pa.int64())]), configuration={"delta.appendOnly": "true"}
+    )
+    with pytest.raises(ConfigurationError, match=r"table .*/only is append-only"):
+        own(files, kind, table=str(tmp_path / "only")).check()
+    own(files, kind, table="${URI}").check()
+
+
+def test_a_table_of_another_region_is_refused(files: TableFiles, kind: SinkKind) -> None:
     with pytest.raises(ConfigurationError, match=r"is written by sink out of group g, region flights"):
-        declared(made, f"not {region_id}").check()
-    declared(made, UNDECLARED).check()
+        declared(files.owned, kind, f"not {files.owner.region_id}").check()
+    declared(files.owned, kind, UNDECLARED).check()
 
 
-def test_without_pyiceberg_the_extra_is_named(files: LakeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
-    with pytest.raises(ConfigurationError, match=r"needs PyIceberg: install airflow-kcr\[iceberg\]"):
-        own(files).check()
+def test_without_its_library_the_extra_is_named(
+    files: TableFiles, kind: SinkKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog" if kind is SinkKind.ICEBERG else "deltalake", None)
+    with pytest.raises(ConfigurationError, match=rf"which needs \S+: install airflow-kcr\[{kind}\]"):
+        own(files, kind).check()
 
 
 @pytest.mark.parametrize(("choice", "left"), [(Choice.KEEP, 40), (Choice.DELETE, 0)])
-def test_rows_of_a_region_that_is_gone_stay_or_go_as_a_person_says(files: LakeFiles, choice: Choice, left: int) -> None:
+def test_rows_of_a_region_that_is_gone_stay_or_go_as_a_person_says(
+    files: TableFiles, kind: SinkKind, choice: Choice, left: int
+) -> None:
     both(files)
     files.checkpoint("n1")
     files.append(7)
-    later = declared(files.warehouse, "another")
+    later = declared(files.owned, kind, "another")
     assert later.output(no_spark).earlier == (f"g/out of region id {files.owner.region_id}",)
     with pytest.raises(ConfigurationError, match="can't be taken over"):
         later.settle(Choice.TAKE_OVER, files.driver.store, no_spark)
@@ -180,22 +239,21 @@ def test_rows_of_a_region_that_is_gone_stay_or_go_as_a_person_says(files: LakeFi
     later.check()
     assert sum(files.rows().values()) == left
     assert files.own_rows() == [7]
-    assert set(files.warehouse.table().refs()) == {"main"}
+    if isinstance(files.owned, Warehouse):
+        assert set(files.owned.table().refs()) == {"main"}
     assert later.settle(choice, files.driver.store, no_spark).note == "nothing to do"
 
 
-def test_a_table_that_was_rolled_back_is_accepted_and_gone_on_with(files: LakeFiles) -> None:
+def test_a_table_that_was_rolled_back_is_accepted_and_gone_on_with(files: TableFiles, kind: SinkKind) -> None:
     both(files)
     first = files.checkpoint("n1")
     both(files)
     files.checkpoint("n2")
-    rollback(files, f"kcr_1_{first}")
-    declared_sink = replace(own(files), taken=files.driver.store.taken(files.driver.name))
+    files.owned.restore(first)
+    declared_sink = replace(own(files, kind), taken=files.driver.store.taken(files.driver.name))
     said = declared_sink.settle(Choice.TAKE_OVER, files.driver.store, no_spark)
     assert said.note == "the table is the sink's as it is"
-    files.driver.reset(ToInitial())
-    files.driver.complete()
-    files.sink.reset(files.reset_order())
+    reset(files)
     files.driver.finish_reset()
     assert files.rows() == Counter()
     both(files)
@@ -203,25 +261,41 @@ def test_a_table_that_was_rolled_back_is_accepted_and_gone_on_with(files: LakeFi
     assert files.rows() == files.records()
 
 
-def test_what_a_sink_has_written_is_deleted_and_the_files_that_snapshots_have_stay(files: LakeFiles) -> None:
+def test_a_table_that_was_made_anew_is_accepted_and_gone_on_with(files: TableFiles, kind: SinkKind) -> None:
+    both(files)
+    files.checkpoint("n1")
+    files.owned.drop()
+    files.owned.create()
+    declared_sink = replace(own(files, kind), taken=files.driver.store.taken(files.driver.name))
+    declared_sink.settle(Choice.TAKE_OVER, files.driver.store, no_spark)
+    reset(files)
+    files.driver.finish_reset()
+    both(files)
+    files.checkpoint("n2")
+    assert files.rows() == files.records()
+
+
+def test_what_a_sink_has_written_is_deleted_and_the_files_that_versions_have_stay(
+    files: TableFiles, kind: SinkKind
+) -> None:
     files.append(7)
     both(files)
     files.checkpoint("n1")
     both(files)
     before = files.data_files()
-    said = own(files).delete(files.driver.store, no_spark)
-    assert said.note == "all rows deleted; files stay that earlier snapshots of the table have"
+    said = own(files, kind).delete(files.driver.store, no_spark)
+    assert said.note == "all rows deleted; files stay that earlier versions of the table have"
     assert files.rows() == Counter()
     assert files.own_rows() == [7]
     published = {file for file in before if "/000001.0000000002/" in file}
     assert published < before
     assert {file for file in files.data_files() if file.endswith(".parquet")} == published
-    again = own(files)
+    again = own(files, kind)
     assert again.delete(files.driver.store, no_spark).note == "nothing deleted: it is not this sink's table"
     again.check()
 
 
-def test_many_publishers_and_others_at_once_show_a_checkpoint_once(files: LakeFiles) -> None:
+def test_many_publishers_and_others_at_once_show_a_checkpoint_once(files: TableFiles) -> None:
     both(files)
     files.driver.request_checkpoint("n1")
     sequence = files.driver.complete()
@@ -245,12 +319,10 @@ def test_many_publishers_and_others_at_once_show_a_checkpoint_once(files: LakeFi
     assert files.own_rows() == [*range(5), *range(10, 15)]
 
 
-def appended(files: LakeFiles, value: int) -> None:
+def appended(files: TableFiles, value: int) -> None:
     """Append a row, as often as it takes: PyIceberg gives up after a few tries."""
-    from pyiceberg.exceptions import CommitFailedException
-
     while True:
         try:
             return files.append(value)
-        except CommitFailedException:
+        except (CommitFailedException, CommitFailedError):
             continue

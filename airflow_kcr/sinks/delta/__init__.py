@@ -1,0 +1,1 @@
+"""Delta tables, committed to with delta-rs."""

@@ -1,0 +1,254 @@
+"""A Delta table that people own: each checkpoint is one commit of metadata.
+
+A property of the table notes whose sink it is. Which of the sink's commits was the last is an application's
+transaction (`txn`) in each of them, with the version of the table that the commit makes; another one has the sequence
+of the last checkpoint of a timeline. A commit is that of the version after the one that was read, or none: it is not
+rebased onto others' by delta-rs, which would let in what was decided before a reset.
+
+RESTORE takes files out and leaves transactions (delta-io/delta #1813), so it is looked for among the commits since the
+sink's last one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.protocol import documents
+from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.contract import SinkOwner
+from airflow_kcr.sinks.delta.features import columns_of, require_writable
+from airflow_kcr.sinks.delta.files import added, named, now, removed
+from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.layout import FileTarget, Manifest
+from airflow_kcr.sinks.tables.columns import TableColumn
+from airflow_kcr.sinks.tables.labels import COLUMNS, Labels, Writers, of_region
+from airflow_kcr.sinks.tables.owned import NOTE, OwnedTable, TableChange, below
+from airflow_kcr.sinks.tables.partitions import one_value, write_apart
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as Metadata
+    from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+    from pyspark.sql import DataFrame
+
+    from airflow_kcr.sinks.delta.places import DeltaPlace
+
+_LOG = logging.getLogger(__name__)
+
+_KINDS: Final = {"string": "string", "int": "integer", "bigint": "long"}
+"""Spark's types with Delta's names for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNote:
+    """What a sink notes in a property of its table, once."""
+
+    owner: SinkOwner
+    since: int
+    """When it came to the table, in ms since the epoch."""
+
+    @classmethod
+    def of(cls, table: Metadata) -> DeltaNote | None:
+        """Return the note of a table; None: no sink has written to it, or it has left."""
+        text = table.metadata().configuration.get(NOTE)
+        return documents.read(json.loads(text), cls) if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class NotedDelta:
+    """A table as it was loaded, with its note."""
+
+    table: Metadata
+    note: DeltaNote
+
+    @property
+    def owner(self) -> SinkOwner:
+        """Whose it is."""
+        return self.note.owner
+
+    @property
+    def application(self) -> str:
+        """The name of the sink's transactions."""
+        return "/".join(("kcr", self.owner.region_id, self.owner.group, self.owner.sink))
+
+    @property
+    def commits(self) -> int:
+        """The version of the table that the sink's last commit made; 0: there was none."""
+        return self.table.transaction_version(self.application) or 0
+
+    def has_shown(self, checkpoint: CheckpointId) -> bool:
+        """Whether a checkpoint was published, or a later one of its timeline."""
+        last = self.table.transaction_version(f"{self.application}/{checkpoint.timeline}")
+        return last is not None and checkpoint.sequence <= last
+
+
+class DeltaTable(OwnedTable[NotedDelta]):
+    """The table in which readers see whole checkpoints.
+
+    Args:
+        target: the sink.
+        place: where its table is.
+        folder: where its files are.
+    """
+
+    def __init__(self, target: FileTarget, place: DeltaPlace, folder: Folder) -> None:
+        super().__init__(target, place, folder)
+        self._place = place
+
+    def _read(self) -> NotedDelta | None:
+        table = self._place.load()
+        note = DeltaNote.of(table)
+        return None if note is None else NotedDelta(table, note)
+
+    def _take(self) -> None:
+        from deltalake.schema import Field, PrimitiveType
+
+        table = self._place.load()
+        there = set(columns_of(table))
+        lacking = [Field(name, PrimitiveType(_KINDS[kind])) for name, kind in COLUMNS.items() if name not in there]
+        with self._place.asked("take its columns in"):
+            if lacking:
+                table.alter.add_columns(lacking)
+            note = DeltaNote(owner=self.target.owner, since=now())
+            text = json.dumps(documents.write(note, DeltaNote), sort_keys=True)
+            table.alter.set_table_properties({NOTE: text}, raise_if_not_exists=False)
+
+    def _require_whole(self, noted: NotedDelta) -> None:
+        try:
+            require_writable(noted.table, self._where)
+        except ConfigurationError as error:
+            raise SinkError(error.message) from error
+        lost = COLUMNS.keys() - {field.name for field in noted.table.schema().fields}
+        if lost:
+            raise self._lost(sorted(lost))
+        self._require_not_restored(noted.table, noted.commits)
+
+    def _require_not_restored(self, table: Metadata, last: int) -> None:
+        since = table.version() - last
+        if not last or not since:
+            return
+        with self._place.asked("tell its history"):
+            history = table.history(since)
+        if len(history) < since:
+            _LOG.warning(
+                "%s: its log since version %d is not whole, so it is unknown whether it was restored", self._where, last
+            )
+        for commit in history:
+            told = commit.get("operationParameters") or {}
+            if commit.get("operation") == "RESTORE" and not _keeps(told.get("version"), last):
+                raise self._rolled_back(f"version {last}, the sink's last one, by RESTORE")
+
+    def _columns(self, noted: NotedDelta) -> Mapping[str, TableColumn]:
+        return columns_of(noted.table)
+
+    def write(self, rows: DataFrame, uri: str) -> None:
+        """Write rows into a new folder, each file for one partition of the table."""
+        from pyspark.sql import functions
+
+        kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+        split = self._place.load().metadata().partition_columns
+        write_apart(rows, uri, [one_value(functions.col(n), kinds[n]) for n in split if n in kinds])
+
+    def _commit(self, noted: NotedDelta, change: TableChange) -> bool:
+        from deltalake.transaction import CommitProperties, Transaction
+
+        attempt, version = uuid.uuid4().hex, noted.table.version() + 1
+        made = [Transaction(noted.application, version)]
+        if change.shown is not None:
+            made.append(Transaction(f"{noted.application}/{change.shown.timeline}", change.shown.sequence))
+        told = json.dumps({**change.told, "kcr.attempt": attempt}, sort_keys=True)
+        properties = CommitProperties({"userMetadata": told}, max_commit_retries=0, app_transactions=made)
+        with self._place.asked("commit"):
+            try:
+                self._write(noted, change, properties)
+            except Exception:
+                # The answer may be lost, and the commit be there.
+                newest = self._place.load()
+                if newest.version() < version:
+                    raise
+                since = newest.history(newest.version() - version + 1)
+                return any(attempt in commit.get("userMetadata", "") for commit in since)
+        return True
+
+    def _write(self, noted: NotedDelta, change: TableChange, properties: CommitProperties) -> None:
+        table, manifest = noted.table, change.manifest
+        out = removed(table, self._place.files, change.out, noted.note.since) if change.out else []
+        if out is not None:
+            adds = [] if manifest is None else self._adds(table, manifest)
+            _append(table, [*out, *adds], properties)
+        elif manifest is None:
+            _delete(table, change.out, properties)
+        else:
+            self._rewrite(table, change.out, manifest, properties)
+
+    def _adds(self, table: Metadata, manifest: Manifest) -> list[AddAction]:
+        where, split = below(self.target.owner), table.metadata().partition_columns
+        return [added(self._place.files, f"{where}/{file.path}", file.bytes, split) for file in manifest.files]
+
+    def _rewrite(self, table: Metadata, out: Labels, manifest: Manifest, properties: CommitProperties) -> None:
+        """Write what files have beside the rows that go, and the rows of a manifest, into new files."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+        from deltalake import write_deltalake
+
+        where = below(self.target.owner)
+        paths = [f"{where}/{file.path}" for file in manifest.files]
+        schema = pa.schema(table.schema().to_arrow())
+        rows = ds.dataset(paths, schema, "parquet", self._place.files)
+        named_again = out.beside(self._label(label) for label in manifest.labels)
+        write_deltalake(
+            table,
+            rows.scanner().to_reader(),
+            mode="overwrite",
+            predicate=named_again.sql(),
+            commit_properties=properties,
+        )
+
+    # -- what is no longer needed --------------------------------------------------------------------------------
+
+    def needed(self) -> frozenset[str]:
+        """Return the files that any version of the table has of which its log still tells."""
+        above = f"{below(self.target.owner)}/"
+        table = self._place.load()
+        with self._place.asked("be read"):
+            found = named(table, self._place.files, above)
+            return frozenset(path.removeprefix(above) for path in found if path.startswith(above))
+
+
+def leave(place: DeltaPlace, *, is_emptied: bool) -> None:
+    """Take the note of a sink away, and its rows with it if `is_emptied`; its columns stay."""
+    table = place.load()
+    note = DeltaNote.of(table)
+    with place.asked("be given back"):
+        if is_emptied and note is not None:
+            writers = of_region(note.owner.region_id)
+            out = removed(table, place.files, writers, note.since)
+            if out is None:
+                table.delete(writers.sql())
+            elif out:
+                _append(table, out, None)
+        # There is no way to take a property away.
+        place.load().alter.set_table_properties({NOTE: ""}, raise_if_not_exists=False)
+
+
+def _append(table: Metadata, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties | None) -> None:
+    split = table.metadata().partition_columns
+    table.create_write_transaction([*actions], "append", table.schema(), split, commit_properties=properties)
+
+
+def _delete(table: Metadata, out: Writers, properties: CommitProperties) -> None:
+    before = table.version()
+    table.delete(out.sql(), commit_properties=properties)
+    if table.version() == before:
+        # There was nothing to delete; the commit is made in any case.
+        _append(table, [], properties)
+
+
+def _keeps(restored: object, version: int) -> bool:
+    """Whether a table that was restored to one version still has what another one had; by a time, that is unknown."""
+    return str(restored).isdecimal() and int(str(restored)) >= version

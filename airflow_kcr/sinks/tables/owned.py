@@ -1,0 +1,351 @@
+"""What a sink does with the table of a person, whatever its format: when it commits, and what.
+
+The table notes whose sink it is, and which of the sink's commits was the last. Each commit requires the table to be as
+it was when that was read, and is then tried again only after it was read again: that, not the table, says whether a
+commit that was decided before still counts. Commits of others in between change nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
+from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.contract import SinkOwner
+from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.columns import Columns, ColumnsOfTable
+from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, revisions_on, shelves, timelines_in
+from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
+from airflow_kcr.sinks.files.tables import Table
+from airflow_kcr.sinks.tables.columns import TableColumn, fitted
+from airflow_kcr.sinks.tables.labels import BATCH, Labels, label_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NOTE: Final = "kcr.sink"
+"""The property of a table that says whose it is."""
+
+ATTEMPTS: Final = 100
+"""Attempts at a commit while others commit to the table."""
+
+
+_TAKES: Final = 3
+"""Attempts at taking a table in while other members do."""
+
+
+class NotedTable(Protocol):
+    """A table as it is now, with what its sink has noted in it."""
+
+    @property
+    def owner(self) -> SinkOwner:
+        """Whose it is."""
+
+    @property
+    def commits(self) -> int:
+        """What grows with each commit of the sink."""
+
+    def has_shown(self, checkpoint: CheckpointId) -> bool:
+        """Whether a checkpoint was published."""
+
+
+N = TypeVar("N", bound=NotedTable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange:
+    """What one commit does to a table."""
+
+    out: Labels = field(default_factory=Labels)
+    """What has written the rows that go."""
+
+    manifest: Manifest | None = None
+    """Whose files come."""
+
+    shown: CheckpointId | None = None
+    """Which checkpoint counts as published then; None: the same."""
+
+    told: Mapping[str, str]
+    """What the commit says of itself."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, out: Labels | None = None) -> TableChange:
+        """Return the change that shows the files of a manifest."""
+        owner = manifest.owner
+        told = {
+            "kcr.region": owner.region,
+            "kcr.region-id": owner.region_id,
+            "kcr.group": owner.group,
+            "kcr.sink": owner.sink,
+            "kcr.timeline": str(manifest.timeline),
+            "kcr.sequence": str(manifest.sequence),
+            "kcr.revision": str(manifest.revision),
+            "kcr.digest": manifest.digest,
+        }
+        shown = None if manifest.revision else manifest.checkpoint
+        return cls(out=out or Labels(), manifest=manifest, shown=shown, told=told)
+
+
+def spark_uri(uri: str) -> str:
+    """Return a place as Spark's file systems have it: people write `s3://`, Hadoop's client answers to `s3a://`."""
+    scheme, there, rest = uri.partition("://")
+    return f"s3a://{rest}" if there and scheme in ("s3", "s3n") else uri
+
+
+def folder_of(location: str, owner: SinkOwner) -> str:
+    """Return where the files of a sink are, below its table's location."""
+    return f"{location.rstrip('/')}/{below(owner)}"
+
+
+def below(owner: SinkOwner) -> str:
+    """Return the folder of a sink's files, from its table's location."""
+    return f"_kcr/{owner.region_id.replace(' ', '-')}/{owner.sink}"
+
+
+def taken_from(owner: SinkOwner, table: object, other: SinkOwner) -> str:
+    """Return what is said of a table that is another sink's."""
+    return (
+        f"{owner.name} of region {owner.region} (id {owner.region_id}): table {table} is written by {other}, and each "
+        "table has one sink; name another table, or stop the region and say what becomes of those rows: "
+        f"`kcr region output {owner.region}` with --keep or --delete"
+    )
+
+
+class OwnedTable(Table, ABC, Generic[N]):
+    """The table in which readers see whole checkpoints.
+
+    Args:
+        target: the sink.
+        table: where its table is, as messages name it.
+        folder: where its files are.
+    """
+
+    def __init__(self, target: FileTarget, table: object, folder: Folder) -> None:
+        self.target, self._shown_as, self.folder = target, str(table), folder
+
+    # -- what differs by format ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _read(self) -> N | None:
+        """Return the table as it is now; None: no sink has noted anything in it.
+
+        Raises:
+            ConfigurationError: there is none.
+            SinkError: it is away.
+        """
+
+    @abstractmethod
+    def _take(self) -> None:
+        """Add the columns of `COLUMNS` that the table lacks, and note whose it is."""
+
+    @abstractmethod
+    def _require_whole(self, noted: N) -> None:
+        """Refuse a table that lacks what the sink has committed; see `_lost` and `_rolled_back`."""
+
+    @abstractmethod
+    def _columns(self, noted: N) -> Mapping[str, TableColumn]:
+        """Return the table's columns by name."""
+
+    @abstractmethod
+    def _commit(self, noted: N, change: TableChange) -> bool:
+        """Commit a change to the table as it was noted; False: others have committed since, and nothing is changed."""
+
+    # -- the sink's place in it ----------------------------------------------------------------------------------
+
+    def is_there(self) -> bool:
+        """Whether it has the sink's note: a table that was made anew under the name does not."""
+        noted = self._read()
+        return noted is not None and noted.owner == self.target.owner
+
+    def check(self) -> None:
+        """Note whose table it is, and add the columns that say which records a row is made of.
+
+        Raises:
+            ConfigurationError: it is another sink's, or lacks what it had.
+            SinkError: it is away, or refuses.
+        """
+        for left in reversed(range(_TAKES)):
+            if self._own() is not None:
+                break
+            try:
+                self._take()
+            except SinkError:
+                # Another member may take it at the same time.
+                if not left:
+                    raise
+        self._noted()
+
+    def _own(self) -> N | None:
+        """Return the table with the sink's note; None: no sink has noted anything.
+
+        Raises:
+            ConfigurationError: it is another sink's.
+        """
+        noted = self._read()
+        if noted is not None and noted.owner != self.target.owner:
+            raise ConfigurationError(taken_from(self.target.owner, self._shown_as, noted.owner))
+        return noted
+
+    def _noted(self) -> N:
+        """Return the table as it is now with the sink's note.
+
+        Raises:
+            SinkError: it isn't the table that the sink has written to, or lacks what the sink has committed.
+        """
+        try:
+            noted = self._own()
+        except ConfigurationError as error:
+            # A table that was there is put back, and the sink goes on: no member has to be started again.
+            raise SinkError(error.message) from error
+        if noted is None:
+            raise SinkError(
+                f"{self._where} is not the one that this sink has written to: it was dropped and made anew, or its "
+                f"property {NOTE} was removed; put it back as it was, or stop the region and accept it as it is with "
+                f"{self._take_over}"
+            )
+        self._require_whole(noted)
+        return noted
+
+    def _lost(self, columns: Collection[str]) -> SinkError:
+        return SinkError(
+            f"{self._where} has lost its column {', '.join(columns)}, and rows can't be told from each other; if it "
+            "was renamed, give it its name again; if it was dropped, its values are gone, even where it was added "
+            "again: name another table in the spec"
+        )
+
+    def _rolled_back(self, what: str) -> SinkError:
+        return SinkError(
+            f"{self._where} was rolled back to before {what}, and lacks rows that were published; roll it forward "
+            f"again, or stop the region, accept the table as it is with {self._take_over}, and reset the region to "
+            "before the rows that are missing"
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.target}: table {self._shown_as}"
+
+    @property
+    def _take_over(self) -> str:
+        return f"`kcr region output {self.target.owner.region} --take-over`"
+
+    # -- what no checkpoint needs --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def needed(self) -> frozenset[str]:
+        """Return the sink's files, from its folder, that readers of the table may be sent to."""
+
+    def accept(self) -> None:
+        """Commit that the table is right as it is, whatever was rolled back in it."""
+        newest = next(newest_first(self.folder, timelines_in(self.folder)), None)
+        for _ in range(ATTEMPTS):
+            noted = self._own()
+            if noted is None:
+                self._take()
+            elif self._commit(noted, TableChange(shown=newest, told={"kcr.accepted": "true"})):
+                return
+        raise self._busy()
+
+    def forget(self, checkpoints: Mapping[CheckpointId, Checkpoint]) -> frozenset[str]:
+        """Let go of nothing, and return the files that readers may be sent to."""
+        self._noted()
+        return self.needed()
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def as_stored(self, rows: DataFrame, label: str) -> DataFrame:
+        """Return the rows of a batch as the table takes them, with what has written them."""
+        from pyspark.sql import functions
+
+        labelled = rows.withColumn(BATCH, functions.lit(self._label(label)))
+        return fitted(labelled, self._columns(self._noted()), self._where)
+
+    def columns(self, folder: Folder) -> Columns:
+        """Return that the table itself knows the types of its columns."""
+        return ColumnsOfTable(folder)
+
+    def _label(self, name: str) -> str:
+        return label_of(self.target.owner.region_id, name)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def seen(self) -> int:
+        """Return which of the sink's commits was the last."""
+        return self._noted().commits
+
+    def show(self, manifest: Manifest, seen: int) -> bool:
+        """Add the files of a checkpoint.
+
+        Raises:
+            SinkError: the table lacks the one before: an older copy of it, or of its metadata, has taken its place.
+        """
+        before = layout.named(manifest.previous or "")
+        was_here = before is not None and self.folder.read(layout.manifest(before)) is not None
+        return self._committed(seen, TableChange.of(manifest), before if was_here else None)
+
+    def replace(self, manifest: Manifest, seen: int) -> bool:
+        """Exchange the rows of a checkpoint for the files of its revision."""
+        return self._committed(seen, TableChange.of(manifest, self._written_by([manifest.checkpoint])))
+
+    def hide(self, undone: Collection[Undone]) -> None:
+        """Delete the rows of undone checkpoints; a commit is made in any case."""
+        told = {"kcr.undone": ", ".join(f"{one.first}-{one.last}" for one in undone)}
+        change = TableChange(out=self._written_by(self._published(undone)), told=told)
+        for _ in range(ATTEMPTS):
+            if self._committed(self.seen(), change):
+                return
+        raise self._busy()
+
+    def _committed(self, seen: int, change: TableChange, after: CheckpointId | None = None) -> bool:
+        """Commit a change, unless it shows what is shown already.
+
+        Args:
+            seen: the sink's last commit, when it was decided.
+            change: what changes.
+            after: a checkpoint that is shown already; None: there is none.
+
+        Returns:
+            False: the sink has committed since, and nothing is changed.
+        """
+        for _ in range(ATTEMPTS):
+            noted = self._noted()
+            if change.shown is not None and noted.has_shown(change.shown):
+                return True
+            if after is not None and not noted.has_shown(after):
+                raise self._rolled_back(f"checkpoint {after}")
+            if noted.commits != seen:
+                return False
+            if self._commit(noted, change):
+                return True
+        raise self._busy()
+
+    def _busy(self) -> SinkError:
+        return SinkError(f"{self._where} could not be committed to, as others do so all the time")
+
+    def _published(self, undone: Collection[Undone]) -> list[CheckpointId]:
+        """Return the checkpoints that have a manifest of those that were undone."""
+        wanted = {s for one in undone for s in range(one.first // layout.SHELF, one.last // layout.SHELF + 1)}
+        there = [shelf for shelf in shelves(self.folder, layout.MANIFESTS) if int(shelf) in wanted]
+        found = (c for shelf in there for c in checkpoints_on(self.folder, layout.MANIFESTS, shelf))
+        return sorted(c for c in found for u in undone if c.timeline < u.timeline and u.first <= c.sequence <= u.last)
+
+    def _written_by(self, checkpoints: Collection[CheckpointId]) -> Labels:
+        """Return what has written the rows of checkpoints."""
+        return Labels({label for checkpoint in checkpoints for label in self._labels_of(checkpoint)})
+
+    def _labels_of(self, checkpoint: CheckpointId) -> Iterator[str]:
+        """Yield what the rows of a checkpoint are labelled with, those of each of its revisions among them."""
+        numbers = revisions_on(self.folder, layout.shelf(checkpoint.sequence)).get(checkpoint, [])
+        places = [layout.manifest(checkpoint), *(layout.revision(checkpoint, number) for number in numbers)]
+        for manifest in filter(None, map(Manifest.of, self.folder.read_all(places))):
+            yield from map(self._label, manifest.labels or manifest.batches)
+        yield from (self._label(layout.label(checkpoint, number)) for number in numbers)
+
+
+def is_kept(row: Checkpoint) -> bool:
+    """Whether what a table was with a checkpoint stays readable."""
+    return bool(row.pinned_as) or (row.is_current and row.state is not CheckpointState.RETIRED)

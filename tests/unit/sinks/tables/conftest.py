@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.table_files import MADE, Owned, TableFiles, made
+
+
+@pytest.fixture(params=MADE)
+def make(request: pytest.FixtureRequest) -> Callable[[Path], Owned]:
+    """What makes a table of a format."""
+    return MADE[request.param]
+
+
+@pytest.fixture
+def owned(make: Callable[[Path], Owned], tmp_path: Path) -> Owned:
+    """A table of a person."""
+    return make(tmp_path / "warehouse")
+
+
+@pytest.fixture
+def files(owned: Owned) -> TableFiles:
+    return made(owned)

@@ -1,0 +1,441 @@
+"""What a table of a person shows: the checkpoints in force, each once, whatever its sink, a reset and others do to it.
+
+One suite for each format. Everything but Spark is real: PyIceberg with a SQL catalog, delta-rs, parquet files. Rows are
+counted by a reader that isn't ours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.protocol.region.commands import FinishRecomputation, PinCheckpoint
+from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
+from airflow_kcr.protocol.targets import ShiftBy
+from airflow_kcr.protocol.values import CheckpointNumber, RegionId, RegionName
+from airflow_kcr.sinks.files.cleanup import GivenUp
+from airflow_kcr.sinks.files.contents import RegionLedger
+from airflow_kcr.sinks.files.sink import FileSink
+from airflow_kcr.sinks.tables.owned import folder_of
+from tests.support.driver import GROUP, Driver
+from tests.support.sink_files import Killed, LocalFolder
+from tests.support.table_files import (
+    Owned,
+    ParquetRewriter,
+    TableFiles,
+    at_commits,
+    both,
+    complete,
+    killed_after,
+    made,
+    other,
+    over,
+    records_of,
+    reset,
+)
+
+STEPS = 30
+
+
+def published(files: TableFiles) -> int:
+    """How many commits have shown a checkpoint or a revision."""
+    return sum("kcr.sequence" in told for told in files.owned.commits())
+
+
+def test_each_checkpoint_is_a_commit_that_says_what_it_is_and_can_be_read(files: TableFiles) -> None:
+    both(files)
+    first = files.checkpoint("n1")
+    seen = files.rows()
+    both(files)
+    second = files.checkpoint("n2")
+    assert files.rows() == files.records()
+    assert files.rows(first) == seen == files.records(first)
+    assert files.rows(second) == files.rows()
+    told = files.owned.commits()[-1]
+    assert told["kcr.region-id"] == files.owner.region_id
+    assert (told["kcr.timeline"], told["kcr.sequence"]) == ("1", str(second))
+    assert told["kcr.digest"] == files.manifests()[second].digest
+    where = folder_of(files.owned.location(), files.owner)
+    assert files.owned.paths() == {
+        f"{where}/{f.path}" for manifest in files.manifests().values() for f in manifest.files
+    }
+
+
+def test_a_checkpoint_without_records_has_its_commit(files: TableFiles) -> None:
+    sequence = files.checkpoint("n1")
+    assert files.rows(sequence) == Counter()
+
+
+def test_a_publication_that_is_said_again_commits_nothing(files: TableFiles) -> None:
+    both(files)
+    sequence = files.checkpoint("n1")
+    before = files.owned.version()
+    other(files).publish(sequence)
+    files.sink.publish(sequence)
+    assert files.owned.version() == before
+
+
+@pytest.mark.parametrize("step", range(10))
+def test_kills_at_each_step_of_a_publication_are_made_good_by_the_next_publisher(owned: Owned, step: int) -> None:
+    files = made(owned)
+    both(files)
+    sequence = complete(files, "n1")
+    try:
+        other(files, killed_after(step)).publish(sequence)
+    except Killed:
+        assert max(files.rows().values(), default=1) == 1
+    other(files).publish(sequence)
+    files.driver.publish()
+    assert files.rows() == files.records(sequence)
+    assert published(files) == 1
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_kills_at_each_step_of_a_reset_are_made_good_by_the_next_member(owned: Owned, step: int) -> None:
+    files = made(owned)
+    for request_id in ("n1", "n2"):
+        both(files)
+        files.checkpoint(request_id)
+    try:
+        reset(files, other(files, killed_after(step)))
+    except Killed:
+        other(files).reset(files.reset_order())
+    assert files.rows() == Counter()
+    files.driver.finish_reset()
+    both(files)
+    files.checkpoint("n3")
+    assert files.rows() == files.records()
+
+
+def test_a_publisher_that_is_killed_right_after_its_commit_has_made_it(files: TableFiles) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+
+    def killed(commit: Callable[[], Any]) -> None:
+        commit()
+        raise KeyboardInterrupt
+
+    with at_commits(files, killed), pytest.raises(KeyboardInterrupt):
+        files.sink.publish(sequence)
+    other(files).publish(sequence)
+    assert files.rows() == files.records(sequence)
+    assert published(files) == 1
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_commit_whose_answer_is_lost_is_made_once(files: TableFiles, number: int) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+    lost = iter([True])
+
+    def answerless(commit: Callable[[], Any]) -> Any:  # noqa: ANN401 (as `at_commits`)
+        answer = commit()
+        if next(lost, False):
+            raise files.owned.errors[number]("the answer is lost")
+        return answer
+
+    with at_commits(files, answerless):
+        files.sink.publish(sequence)
+    assert files.rows() == files.records(sequence)
+    assert published(files) == 1
+
+
+def test_a_commit_that_did_not_get_there_is_an_error_and_made_by_the_next_try(files: TableFiles) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+
+    def away(commit: Callable[[], Any]) -> None:
+        raise ConnectionError("password=secret")
+
+    with at_commits(files, away), pytest.raises(SinkError, match=r"table .* could not commit: ConnectionError") as told:
+        files.sink.publish(sequence)
+    assert "secret" not in str(told.value)
+    files.sink.publish(sequence)
+    assert files.rows() == files.records(sequence)
+
+
+@pytest.mark.parametrize("commits", [1, 30])
+def test_commits_of_others_in_between_stay_and_keep_nothing_from_being_published(
+    files: TableFiles, commits: int
+) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+    left = iter(range(commits))
+
+    def overtaken(commit: Callable[[], Any]) -> Any:  # noqa: ANN401 (as `at_commits`)
+        number = next(left, None)
+        if number is not None:
+            files.append(number)
+        return commit()
+
+    with at_commits(files, overtaken):
+        files.sink.publish(sequence)
+    assert files.rows() == files.records(sequence)
+    files.driver.publish()
+    reset(files)
+    assert files.rows() == Counter()
+    assert files.own_rows() == list(range(commits))
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(files: TableFiles, is_published: bool) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+    asleep = iter([True])
+
+    def frozen(commit: Callable[[], Any]) -> Any:  # noqa: ANN401 (as `at_commits`)
+        if next(asleep, False):
+            if is_published:
+                other(files).publish(sequence)
+            files.driver.publish()
+            reset(files, other(files))
+            files.driver.finish_reset()
+        return commit()
+
+    with at_commits(files, frozen):
+        files.sink.publish(sequence)
+    assert files.rows() == Counter()
+    assert files.manifests() == {}
+
+
+def test_a_reset_takes_its_rows_out_of_files_that_others_have_put_together(files: TableFiles) -> None:
+    files.append(7)
+    both(files)
+    kept = files.checkpoint("n1")
+    both(files)
+    undone = files.checkpoint("n2")
+    files.compact()
+    assert len(files.owned.paths()) == 1
+    files.driver.reset(ShiftBy(by=-5))
+    files.driver.complete()
+    files.sink.reset(files.reset_order())
+    files.driver.finish_reset()
+    assert files.rows() == files.records(kept)
+    both(files)
+    files.checkpoint("n3")
+    assert files.rows() == files.records()
+    assert max(files.rows().values()) == 1
+    assert files.own_rows() == [7]
+    assert files.rows(undone) == files.of_manifest(files.undone()[undone]) + files.records(kept)
+
+
+def test_a_recomputation_takes_the_place_of_a_checkpoint_s_rows_also_when_they_were_compacted(
+    files: TableFiles,
+) -> None:
+    both(files)
+    first = files.checkpoint("n1")
+    both(files)
+    second = files.checkpoint("n2")
+    files.compact()
+    for again in ("r1", "r2"):
+        number = files.recompute(first, 2, again)
+        assert files.rows() == files.records()
+        told = files.owned.commits()[-1]
+        assert (told["kcr.sequence"], told["kcr.revision"]) == (str(first), str(number))
+    assert files.rows(second) == files.expected(dict.fromkeys(files.driver.logs, 20))
+
+
+def test_a_table_of_its_own_gets_the_output_of_recomputations_alone(
+    files: TableFiles, make: Callable[[Path], Owned], tmp_path: Path
+) -> None:
+    both(files)
+    first = files.checkpoint("n1")
+    apart = make(tmp_path / "apart")
+    elsewhere = replace(files.sink.target, owner=replace(files.owner, region_id=RegionId("id elsewhere")))
+    folder = LocalFolder(Path(folder_of(apart.location(), elsewhere.owner).removeprefix("file://")))
+    target = replace(elsewhere, path=folder.uri)
+    ledger = RegionLedger(files.driver.store, files.driver.name)
+    sink = FileSink(target, folder, ledger, ParquetRewriter(folder), apart.opened(target, folder))
+    sink.claim()
+    for again, copies in (("r1", 1), ("r2", 2)):
+        number = files.begin(first, again)
+        revision = sink.revised(ledger.contents(first, GROUP), number)
+        for place, batch in enumerate(ledger.contents(first, GROUP).batches):
+            files.rewrite(revision, batch, f"{number}-{place}", copies)
+        revision.replace(files.wanted(first, number))
+        files.driver.handle(FinishRecomputation(sequence=first, number=number, batches=()))
+        rows = apart.rows()
+        assert set(Counter(records_of(rows)).values()) == {copies}
+        assert len(rows) == copies * 40
+    assert files.rows() == files.records()
+
+
+def test_a_table_of_another_sink_is_refused(files: TableFiles) -> None:
+    theirs = Driver(name=RegionName("other"))
+    theirs.up()
+    with pytest.raises(ConfigurationError, match=r"is written by sink out of group .*; name another table"):
+        over(theirs, files.owned)
+
+
+def test_a_table_that_was_made_anew_is_noticed(files: TableFiles) -> None:
+    both(files)
+    files.checkpoint("n1")
+    files.owned.drop()
+    both(files)
+    sequence = complete(files, "n2")
+    with pytest.raises(SinkError, match=r"there is no (Delta )?table .*; create it"):
+        files.sink.publish(sequence)
+    files.owned.create()
+    with pytest.raises(SinkError, match="it was dropped and made anew"):
+        files.sink.publish(sequence)
+    with pytest.raises(ConfigurationError, match=r"has published checkpoints, and the table .* is gone"):
+        other(files).check()
+
+
+def test_a_table_that_was_rolled_back_is_noticed_until_it_is_accepted(files: TableFiles) -> None:
+    both(files)
+    first = files.checkpoint("n1")
+    both(files)
+    files.checkpoint("n2")
+    files.owned.restore(first)
+    assert files.rows() == files.records(first)
+    both(files)
+    sequence = complete(files, "n3")
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"was rolled back to before .*--take-over"):
+            files.sink.publish(sequence)
+        files.append(1)
+    assert files.rows() == files.records(first)
+    files.owned.opened(files.sink.target, files.folder).accept()
+    files.sink.publish(sequence)
+    files.driver.publish()
+    reset(files)
+    files.driver.finish_reset()
+    assert files.rows() == Counter()
+    both(files)
+    files.checkpoint("n4")
+    assert files.rows() == files.records()
+
+
+def test_a_column_of_ours_that_was_dropped_is_noticed(files: TableFiles) -> None:
+    both(files)
+    files.checkpoint("n1")
+    files.owned.lose("kcr_batch")
+    both(files)
+    sequence = complete(files, "n2")
+    with pytest.raises(SinkError, match="has lost its column kcr_batch"):
+        files.sink.publish(sequence)
+
+
+def test_a_cleanup_leaves_every_file_that_a_version_of_the_table_has(files: TableFiles) -> None:
+    both(files)
+    pinned = files.checkpoint("n1")
+    files.driver.handle(PinCheckpoint(sequence=pinned, label="month"))
+    for request_id in ("n2", "n3", "n4", "n5"):
+        both(files)
+        files.checkpoint(request_id)
+    before = files.data_files()
+    files.clean(GivenUp.RETIRED)
+    assert files.data_files() == before
+    files.driver.reset(ShiftBy(by=-10))
+    files.driver.complete()
+    files.sink.reset(files.reset_order())
+    assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 40))
+    files.driver.finish_reset()
+    both(files)
+    newest = files.checkpoint("n6")
+    files.clean()
+    assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 50))
+    assert files.rows(newest) == files.rows()
+
+
+class History:
+    """What happens to a region and its table, one thing after the other."""
+
+    def __init__(self, files: TableFiles, chance: Random) -> None:
+        self.files, self.chance, self.driver = files, chance, files.driver
+        self.steps = self.others = 0
+
+    def kill(self, step: str) -> None:
+        if self.chance.random() < 0.1:
+            raise Killed(step)
+
+    def batch(self) -> None:
+        both(self.files, self.chance.randrange(1, 30))
+
+    def checkpoint(self) -> None:
+        sequence = complete(self.files, f"n{self.steps}")
+        attempt(partial(publish, sequence), self.files, self.kill)
+        self.driver.publish()
+
+    def clean(self) -> None:
+        self.files.clean()
+
+    def recompute(self) -> None:
+        if self.files.manifests():
+            attempt(
+                partial(recompute, self.files, max(self.files.manifests()), f"r{self.steps}"), self.files, self.kill
+            )
+
+    def somebody_else(self) -> None:
+        self.files.append(self.others)
+        self.others += 1
+        if self.chance.random() < 0.5:
+            self.files.compact()
+
+    def reset(self) -> None:
+        scope = EVERYTHING if self.chance.random() < 0.5 else parse_scope(topics=["t:1,2"])
+        self.driver.reset(ShiftBy(by=-self.chance.randrange(1, 90)), scope=scope)
+        drained = self.driver.complete()
+        attempt(partial(publish, drained), self.files, self.kill)
+        attempt(lambda sink: sink.reset(self.files.reset_order()), self.files, self.kill)
+        self.driver.finish_reset()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_the_table_has_the_records_in_force_once(owned: Owned, seed: int) -> None:
+    history = History(made(owned), Random(seed))
+    usual = history.batch, history.checkpoint
+    seldom = history.reset, history.clean, history.recompute, history.somebody_else
+    for history.steps in range(STEPS):
+        history.chance.choice((*usual, *usual, *seldom))()
+        assert history.files.rows() == history.files.records()
+        assert max(history.files.rows().values(), default=1) == 1
+    assert history.files.own_rows() == list(range(history.others))
+
+
+def recompute(files: TableFiles, sequence: CheckpointNumber, request_id: str, sink: FileSink) -> None:
+    number = files.begin(sequence, request_id)
+    files.revision(sequence, number, 1, sink).replace(files.wanted(sequence, number))
+    files.driver.handle(FinishRecomputation(sequence=sequence, number=number, batches=()))
+
+
+def publish(sequence: CheckpointNumber, sink: FileSink) -> None:
+    sink.publish(sequence)
+
+
+def attempt(call: Callable[[FileSink], object], files: TableFiles, kill: Callable[[str], None]) -> None:
+    """Have processes do it, each of which may die, until one has."""
+    for _ in range(50):
+        try:
+            call(other(files, kill))
+        except Killed:
+            continue
+        return
+    call(other(files))
+
+
+def test_a_reset_takes_out_by_metadata_alone_what_has_nothing_else(
+    make: Callable[[Path], Owned], tmp_path: Path
+) -> None:
+    owned = make(tmp_path / "warehouse")
+    for value in range(3):
+        owned.append({"value": [value]})
+    files = made(owned)
+    for _ in range(150):  # more than PyIceberg looks for by a file's bounds
+        both(files, 1)
+    files.checkpoint("n1")
+    files.append(3)
+    before = owned.paths()
+    reset(files)
+    assert owned.paths() < before
+    assert files.rows() == Counter()
+    assert files.own_rows() == [0, 1, 2, 3]
