@@ -205,20 +205,9 @@ class Region:
             ),
         )
 
-    def complete_at_rest(self, until: datetime | None = None, *, request_id: str, allow_inexact: bool = False) -> bool:
-        """Return whether a run is done: it was before, or there is nothing to read, and its checkpoint is made now.
-
-        Args:
-            until: as for `run`, and so the others.
-            request_id: as for `run`.
-            allow_inexact: as for `run`.
-
-        Raises:
-            RegionInState, CheckpointRefused, BrokerUnavailable, CredentialsRefused, GroupNotEmpty: as for `run`.
-        """
-        return self.prepared_run(until, request_id=request_id, allow_inexact=allow_inexact).is_done_at_rest()
-
-    def prepared_run(self, until: datetime | None, *, request_id: str, allow_inexact: bool = False) -> runs.RegionRun:
+    def prepared_run(
+        self, until: datetime | None = None, *, request_id: str | None = None, allow_inexact: bool = False
+    ) -> runs.RegionRun:
         """Return a run of which nothing was asked yet, for a process that starts the members itself.
 
         Args:
@@ -227,7 +216,8 @@ class Region:
             allow_inexact: as for `run`.
         """
         boundary = None if until is None else values.checked_instant(until)
-        return runs.RegionRun(self._handle, boundary, values.RequestId(request_id), allow_inexact=allow_inexact)
+        name = values.RequestId(request_id or f"run:{uuid.uuid4()}")
+        return runs.RegionRun(self._handle, boundary, name, allow_inexact=allow_inexact)
 
     def run(
         self, until: datetime | None = None, *, request_id: str | None = None, allow_inexact: bool = False
@@ -249,7 +239,7 @@ class Region:
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
             GroupNotEmpty: nothing was to be read, and a foreign consumer is in a group.
         """
-        run = self.prepared_run(until, request_id=request_id or f"run:{uuid.uuid4()}", allow_inexact=allow_inexact)
+        run = self.prepared_run(until, request_id=request_id, allow_inexact=allow_inexact)
         if not run.is_done_at_rest():
             run.start()
         return self.checkpoint_request(run.request_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from datetime import datetime
 from typing import Annotated
 
@@ -67,7 +66,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     instant, name = _until(until), region_name(region)
     with store_of(store) as found:
         wanted = Region(name, found, requester=requester(dag_run)).prepared_run(
-            instant, request_id=request_id or f"run:{uuid.uuid4()}", allow_inexact=allow_inexact
+            instant, request_id=request_id, allow_inexact=allow_inexact
         )
         members = MemberRun(
             region=name,

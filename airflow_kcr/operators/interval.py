@@ -116,7 +116,8 @@ class KcrIntervalOperator(RecomputingOperator):
         with self.lent(context) as region:
             spec = region.spec()
             until = boundary_of(context, spec, self.until)
-            if region.complete_at_rest(until, request_id=request_id, allow_inexact=self.allow_inexact):
+            run = region.prepared_run(until, request_id=request_id, allow_inexact=self.allow_inexact)
+            if run.is_done_at_rest():
                 return self._returned(context, region)
             before = region.show().incarnations
         with translated():

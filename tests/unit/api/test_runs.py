@@ -50,7 +50,7 @@ def of(driver: Driver, cluster: FakeCluster) -> Region:
 
 
 def test_what_the_logs_have_now_may_be_nothing_and_is_told_to_kafka_again(driver: Driver, cluster: FakeCluster) -> None:
-    assert of(driver, cluster).complete_at_rest(request_id="r")
+    assert of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
     row = newest(driver)
     assert (row.request_id, row.committed, row.published_at is not None) == ("r", Committed.YES, True)
     assert sorted(cluster.held.values()) == [10] * 4
@@ -63,7 +63,7 @@ def test_an_interval_that_ends_now_is_waited_for_as_long_as_its_records_may_come
 ) -> None:
     _, now = driver.store.read(driver.name)
     grace = driver.region.rules.checkpoint.grace
-    assert of(driver, cluster).complete_at_rest(now, request_id="r")
+    assert of(driver, cluster).prepared_run(now, request_id="r").is_done_at_rest()
     assert newest(driver).finished_at >= now + grace  # type: ignore[operator]
     assert set(cluster.asked) == {now}
 
@@ -71,9 +71,9 @@ def test_an_interval_that_ends_now_is_waited_for_as_long_as_its_records_may_come
 def test_records_need_members_and_nothing_has_changed(driver: Driver, cluster: FakeCluster) -> None:
     counter = driver.region.counter
     cluster.ends[2] = 11
-    assert not of(driver, cluster).complete_at_rest(request_id="r")
+    assert not of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
     _, now = driver.store.read(driver.name)
-    assert not of(driver, cluster).complete_at_rest(now, request_id="r")
+    assert not of(driver, cluster).prepared_run(now, request_id="r").is_done_at_rest()
     assert driver.region.counter == counter
     asked = of(driver, cluster).run(request_id="r")
     assert (asked.request.state, driver.region.state) == ("queued", RegionState.STARTING)
@@ -83,7 +83,7 @@ def test_records_after_the_interval_are_none_of_it(driver: Driver, cluster: Fake
     cluster.ends = dict.fromkeys(range(4), 20)
     cluster.times = dict.fromkeys(range(4), 10)
     _, now = driver.store.read(driver.name)
-    assert of(driver, cluster).complete_at_rest(now, request_id="r")
+    assert of(driver, cluster).prepared_run(now, request_id="r").is_done_at_rest()
     assert list(driver.region.offsets[newest(driver).sequence].values()) == [10] * 4
 
 
@@ -92,10 +92,10 @@ def test_a_foreign_consumer_keeps_kafka_from_being_told_and_another_try_does(
 ) -> None:
     cluster.inside = "a stranger"
     with pytest.raises(GroupNotEmpty, match="a stranger"):
-        of(driver, cluster).complete_at_rest(request_id="r")
+        of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
     assert newest(driver).committed is Committed.PENDING
     cluster.inside = ""
-    assert of(driver, cluster).complete_at_rest(request_id="r")
+    assert of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
     assert newest(driver).committed is Committed.YES
 
 
@@ -103,11 +103,11 @@ def test_a_sink_that_shows_checkpoints_has_to_show_an_empty_one_too(database_url
     with live_region(database_url, FILES) as driver:
         rested(driver)
         cluster.is_away = True
-        assert not of(driver, cluster).complete_at_rest(request_id="r")
+        assert not of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
 
 
 def test_what_is_yet_to_come_asks_nothing_of_kafka(driver: Driver, cluster: FakeCluster) -> None:
     cluster.is_away = True
     _, now = driver.store.read(driver.name)
     with pytest.raises(CheckpointRefused, match="is yet to come"):
-        of(driver, cluster).complete_at_rest(now + timedelta(hours=1), request_id="r")
+        of(driver, cluster).prepared_run(now + timedelta(hours=1), request_id="r").is_done_at_rest()

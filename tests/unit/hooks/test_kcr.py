@@ -92,13 +92,6 @@ def test_an_unnamed_requester_is_airflow(store_connection: str, spec: RegionSpec
         assert "airflow" in repr(region.events())
 
 
-def test_an_unknown_region_is_refused(store_connection: str) -> None:
-    with KcrHook().region("nowhere") as region, pytest.raises(errors.UnknownRegion):
-        region.show()
-    with pytest.raises(errors.UnknownRegion):
-        KcrHook().validate("nowhere")
-
-
 # -- the schema and the test button -----------------------------------------------------------------------------------
 
 

@@ -196,13 +196,6 @@ def test_a_deferred_drain_reads_the_store_four_times(start: Start, monkeypatch: 
         assert len(reads) == 4 + 3, "a cleared task asks again"
 
 
-def test_a_shorter_execution_timeout_counts(start: Start) -> None:
-    driver = start(BY_RUN)
-    waiting = deferred(Run(last_boundary(driver)), execution_timeout=MINUTE)
-    assert isinstance(waiting.trigger, RegionTrigger)
-    assert waiting.trigger.deadline == 60
-
-
 def test_without_deferring_the_task_waits_itself_and_names_who_is_missing(start: Start) -> None:
     start("")
     with pytest.raises(AirflowException, match=r"gave up after 0.2 s.*waits for g\[0\]") as late:
@@ -402,15 +395,6 @@ def test_a_region_that_halts_while_the_task_waits_fails_it_without_a_retry(start
     driver.find_stranger()
     with pytest.raises(AirflowFailException, match="consumer stranger on host"):
         operator().execute(run.context)
-
-
-def test_a_store_that_was_away_is_retried(start: Start) -> None:
-    start("")
-    run = Run(None, "manual__1")
-    waiting = deferred(run)
-    with pytest.raises(AirflowException, match="can't be reached") as failed:
-        resumed(waiting, run, {"status": "store_away", "detail": "the store at host/kcr can't be reached"})
-    assert not isinstance(failed.value, AirflowFailException)
 
 
 def test_a_position_past_the_boundary_is_refused_unless_an_inexact_checkpoint_is_allowed(start: Start) -> None:

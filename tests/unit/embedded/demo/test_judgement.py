@@ -95,4 +95,4 @@ def test_what_kafka_holds_is_what_the_newest_checkpoint_has(driver: Driver) -> N
     assert (told.passed, told.detail) == (True, "4 partitions, 400 records committed; the same as in checkpoint 2")
     del cluster.held[driver.partition(0)]
     told = held_by_kafka(region, newest)
-    assert (told.passed, told.detail) == (False, "4 partitions, 300 records committed; different: g/t-0")
+    assert (told.passed, told.detail) == (False, "4 partitions, 300 records committed; different: g:t-0")
