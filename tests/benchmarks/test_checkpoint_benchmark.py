@@ -10,7 +10,6 @@ from functools import partial
 from itertools import count
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -36,9 +35,7 @@ from airflow_kcr.protocol.values import (
 from tests.benchmarks.contenders import Contender, Race, Reading, ledger
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Hosted, Lab, fixed
-
-if TYPE_CHECKING:
-    from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 

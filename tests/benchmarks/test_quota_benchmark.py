@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,10 +11,8 @@ from airflow_kcr.protocol.values import Epoch
 from tests.benchmarks.contenders import ledger
 from tests.benchmarks.figures import Report, Scale
 from tests.benchmarks.lab import Lab
+from tests.support.kafka import Kafka
 from tests.support.kafka_tool import slowed
-
-if TYPE_CHECKING:
-    from tests.support.kafka import Kafka
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count, islice
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -44,9 +43,6 @@ from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab
 from tests.benchmarks.pipelines import noop
 from tests.support.driver import GROUP, Driver, group_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 

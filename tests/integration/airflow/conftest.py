@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE
 from tests.support import browsing
+from tests.support.browser import Person
 from tests.support.kafka import Kafka
 from tests.support.live_airflow import LiveAirflow, live_airflow
-
-if TYPE_CHECKING:
-    from tests.support.browser import Person
 
 __all__ = ["browsing"]
 """Loaded first: Airflow's API server loads the same library, and warns of it."""

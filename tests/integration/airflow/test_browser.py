@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,11 +10,9 @@ from airflow_kcr.embedded.flights import producer
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.spec import parse
 from tests.integration.airflow.test_reset_dag import DAGS
+from tests.support.browser import Person
 from tests.support.live_airflow import LiveAirflow
 from tests.support.members import BRISK, Live, named
-
-if TYPE_CHECKING:
-    from tests.support.browser import Person
 
 pytestmark = [pytest.mark.timeout(900)]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,12 +23,10 @@ from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
 from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster
 from tests.support.consume_pipeline import OUTPUT
+from tests.support.kafka import Kafka
 from tests.support.kubelet import Image, KubernetesCluster, blocks, can_run_pods, kubernetes_cluster
 from tests.support.kubernetes import Json
 from tests.support.members import TOP, live
-
-if TYPE_CHECKING:
-    from tests.support.kafka import Kafka
 
 PAGE = TOP / "docs" / "how-to" / "run-consumers-on-kubernetes.md"
 SPACE = "kcr"

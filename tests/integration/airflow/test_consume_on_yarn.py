@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -20,11 +20,9 @@ from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
 from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster, trigger, undone
 from tests.support.consume_pipeline import OUTPUT
+from tests.support.kafka import Kafka
 from tests.support.members import TOP, live
 from tests.support.yarn import APPLICATION_MASTER, EXECUTOR, YarnCluster, yarn_cluster
-
-if TYPE_CHECKING:
-    from tests.support.kafka import Kafka
 
 
 @dataclass(slots=True, kw_only=True)

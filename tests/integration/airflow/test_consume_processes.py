@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -19,12 +19,10 @@ import pytest
 from airflow_kcr.protocol.region.rows import Outcome
 from tests.support.consume import CONF, Consumers, Task, consumers
 from tests.support.driver import STOP
+from tests.support.kafka import Kafka
 from tests.support.members import live
 from tests.support.spark_executors import application_settings
 from tests.support.tied import start_standalone
-
-if TYPE_CHECKING:
-    from tests.support.kafka import Kafka
 
 SPEC = """\
 batch: {target: 500ms, min_records: 50, max_records: 200, timeout: 60s}

@@ -7,15 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_kcr.embedded.processes import happened
+from tests.conftest import StartKafka
 from tests.support.docs_pages import DOCS
-
-if TYPE_CHECKING:
-    from tests.conftest import StartKafka
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

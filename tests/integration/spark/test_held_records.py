@@ -6,12 +6,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 

@@ -6,17 +6,14 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_kcr.embedded.servers import spark_environment, spark_home
 from tests.integration.spark.batches import WITHIN, wait_until
+from tests.support.kafka import Kafka
 from tests.support.spark_executors import application_settings, kill_executor
 from tests.support.tied import start_standalone
-
-if TYPE_CHECKING:
-    from tests.support.kafka import Kafka
 
 RECORDS = 3000
 TOP = Path(__file__).parents[3]
