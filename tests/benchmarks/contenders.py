@@ -11,17 +11,19 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Final, TypeAlias
 
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_kcr.embedded.jars import KAFKA_BROKER, java, resolve
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.spark.reads import DEFAULTS
+from tests.benchmarks.figures import spread
 from tests.benchmarks.lab import Filled, Lab, fixed
 from tests.support.jar_sets import KAFKA_TOOLS
 
@@ -48,46 +50,25 @@ class Reading:
         return self.seconds / self.batches * 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """A reader of a topic."""
-
-    name: str
-    read: Callable[[], Reading]
+Figures: TypeAlias = Callable[[Iterable[Reading]], list[float]]
 
 
-@dataclass(slots=True)
-class Race:
-    """Contenders that take turns.
+def rates(readings: Iterable[Reading]) -> list[float]:
+    """Return the records per second of each."""
+    return [one.rate for one in readings]
 
-    Args:
-        contenders: in the order of the first round; each further round begins with the next of them.
-    """
 
-    contenders: Sequence[Contender]
-    readings: dict[str, list[Reading]] = field(default_factory=dict)
+def millis(readings: Iterable[Reading]) -> list[float]:
+    """Return the milliseconds per batch of each."""
+    return [one.millis for one in readings]
 
-    def run(self, rounds: int) -> None:
-        """Let each read once to warm up, and then once in each round."""
-        for contender in self.contenders:
-            contender.read()
-        for number in range(rounds):
-            shift = number % len(self.contenders)
-            for contender in (*self.contenders[shift:], *self.contenders[:shift]):
-                self.readings.setdefault(contender.name, []).append(contender.read())
 
-    def rates(self, name: str) -> list[float]:
-        """Return the records per second of one contender's rounds."""
-        return [one.rate for one in self.readings[name]]
-
-    def millis(self, name: str) -> list[float]:
-        """Return the milliseconds per batch of one contender's rounds."""
-        return [one.millis for one in self.readings[name]]
-
-    def rows(self) -> Iterator[tuple[str, list[Reading]]]:
-        """Yield the contenders with their readings."""
-        for contender in self.contenders:
-            yield contender.name, self.readings[contender.name]
+def shown(
+    race: Mapping[str, Sequence[Reading]], of: Callable[[Iterable[Reading]], list[float]]
+) -> Iterator[tuple[object, ...]]:
+    """Yield a row for each that took part: who, the batches of a reading, the median, the smallest to the largest."""
+    for name, readings in race.items():
+        yield name, readings[0].batches, median(of(readings)), spread(of(readings))
 
 
 def member(lab: Lab, topic: Filled, batch: int, pipeline: str = "noop", group_more: str = "") -> Reading:

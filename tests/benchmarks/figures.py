@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, TypeVar
 
 from rich.console import Console
 from rich.table import Table as RichTable
+
+T = TypeVar("T")
 
 RESULTS_VARIABLE: Final = "KCR_BENCHMARK_RESULTS"
 ASSERT_VARIABLE: Final = "KCR_BENCHMARK_ASSERT"
@@ -92,6 +94,11 @@ class Report:
         texts = tuple(tuple(shown(cell) for cell in row) for row in rows)
         self.tables.append(Table(title=title, header=tuple(header), rows=texts))
 
+    def medians(self, title: str, what: str, values: Mapping[str, Sequence[float]]) -> None:
+        """Add a table of what was measured again and again, by name."""
+        rows = [(name, median(one), spread(one)) for name, one in values.items()]
+        self.table(title, (what, "median", "smallest to largest"), rows)
+
     def at_least(self, text: str, ratio: float, boundary: float) -> None:
         """Add a ratio that should not be below a boundary."""
         self.goals.append(Goal(text=text, ratio=ratio, boundary=boundary, at_least=True))
@@ -149,3 +156,16 @@ def spread(values: Sequence[float]) -> str:
 def ratio(over: Sequence[float], under: Sequence[float]) -> float:
     """Return the ratio of two medians."""
     return median(over) / median(under)
+
+
+def in_turns(what: Mapping[str, Callable[[], T]], rounds: int, *, warm_up: int = 1) -> dict[str, list[T]]:
+    """Do everything once in every round, each round beginning with another; what comes to warm up does not count."""
+    found: dict[str, list[T]] = {name: [] for name in what}
+    names = list(what)
+    for number in range(-warm_up, rounds):
+        at = max(number, 0) % len(names)
+        for name in names[at:] + names[:at]:
+            done = what[name]()
+            if number >= 0:
+                found[name].append(done)
+    return found

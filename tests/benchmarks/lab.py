@@ -132,6 +132,18 @@ class Lab:
         options = {"kafka.bootstrap.servers": self.kafka.bootstrap_servers, "kafka.linger.ms": "20"}
         values.write.format("kafka").mode("append").options(**options, topic=topic.name).save()
 
+    def declared(self, topic: Filled, pipeline: str = "noop", group_more: str = "", more: str = "") -> RegionName:
+        """Declare a region of one group, of the same name, that reads a topic, and return its name."""
+        name = RegionName(self.kafka.group_id("bench"))
+        spec = parse(
+            f"region: {name}\n"
+            f"kafka: {{bootstrap.servers: '{self.kafka.bootstrap_servers}'}}\n"
+            f"groups: [{{group_id: {name}, topics: [{topic.name}], pipeline: 'tests.benchmarks.pipelines:{pipeline}'"
+            f"{group_more}}}]\n{more}"
+        )
+        self.store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
+        return name
+
     @contextmanager
     def hosted(
         self, topic: Filled, *, batch: str, members: int = 1, pipeline: str = "noop", group_more: str = ""
@@ -145,19 +157,10 @@ class Lab:
             pipeline: which of `tests.benchmarks.pipelines`.
             group_more: further settings of the group, as in a spec in one line.
         """
-        group = self.kafka.group_id("bench")
-        spec = parse(
-            f"region: {group}\n"
-            f"kafka: {{bootstrap.servers: '{self.kafka.bootstrap_servers}'}}\n"
-            f"groups: [{{group_id: {group}, topics: [{topic.name}], pipeline: 'tests.benchmarks.pipelines:{pipeline}', "
-            f"members: {members}{group_more}}}]\n"
-            f"batch: {{{batch}}}\n"
-        )
-        name = RegionName(group)
-        self.store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
+        name = self.declared(topic, pipeline, f", members: {members}{group_more}", f"batch: {{{batch}}}\n")
         run = MemberRun(
             region=name,
-            members=tuple(MemberId(GroupId(group), index) for index in range(members)),
+            members=tuple(MemberId(GroupId(name), index) for index in range(members)),
             spark=SparkSettings(app_name="benchmarks", consumers=1),
         )
         failures = StartFailures(self.store, name, run.members)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -13,8 +13,17 @@ from statistics import median
 import pytest
 
 from airflow_kcr.spark.reads import DEFAULTS
-from tests.benchmarks.contenders import Contender, Race, bare_loop, java_tool, member, our_options, streaming
-from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.contenders import (
+    Reading,
+    bare_loop,
+    java_tool,
+    member,
+    our_options,
+    rates,
+    shown,
+    streaming,
+)
+from tests.benchmarks.figures import Report, Scale, in_turns, ratio
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
@@ -41,54 +50,44 @@ def test_a_backlog(lab: Lab, scale: Scale, report: Callable[[str], Report], size
     found = report(f"backlog-{size}")
     short = lab.filled(scale.of(SIZES[size].short, SMALL_BATCH), size)
     long = lab.filled(scale.of(SIZES[size].long, LARGE_BATCH), size)
-    race = Race(_contenders(lab, short, long))
-    race.run(scale.rounds)
-    fastest = median(race.rates("member, one batch"))
+    race = in_turns(_contenders(lab, short, long), scale.rounds)
+    fastest = median(rates(race["member, one batch"]))
     found.table(
         f"{PARTITIONS} partitions, records of {size} B: records per second",
         ("who reads", "batches", "median", "smallest to largest", "to a member's one batch"),
-        [
-            (name, readings[0].batches, median(rates), spread(rates), median(rates) / fastest)
-            for name, readings in race.rows()
-            for rates in [race.rates(name)]
-        ],
+        [(*row, median(rates(race[str(row[0])])) / fastest) for row in shown(race, rates)],
     )
     _goals(found, race, size)
 
 
-def _contenders(lab: Lab, short: Filled, long: Filled) -> tuple[Contender, ...]:
+def _contenders(lab: Lab, short: Filled, long: Filled) -> dict[str, Callable[[], Reading]]:
     ours = our_options()
     client = {name.removeprefix("kafka."): value for name, value in DEFAULTS.items() if name.startswith("kafka.")}
-    by_batch = [
-        contender
-        for topic, batch in ((short, SMALL_BATCH), (long, LARGE_BATCH))
-        for contender in (
-            Contender(name=f"member, {batch:,}", read=partial(member, lab, topic, batch)),
-            Contender(name=f"streaming, {batch:,}", read=partial(streaming, lab, topic, most=batch)),
-            Contender(
-                name=f"streaming with our settings, {batch:,}",
-                read=partial(streaming, lab, topic, most=batch, options=ours),
-            ),
-        )
-    ]
-    return (
-        *by_batch,
-        Contender(name="member, one batch", read=partial(member, lab, long, long.records)),
-        Contender(name="streaming, one batch", read=partial(streaming, lab, long)),
-        Contender(name="streaming with our settings, one batch", read=partial(streaming, lab, long, options=ours)),
-        Contender(name="Python client, consume(10000)", read=partial(bare_loop, lab, short)),
-        Contender(name="Kafka's Java tool", read=partial(java_tool, lab, long)),
-        Contender(name="Kafka's Java tool with our settings", read=partial(java_tool, lab, long, client)),
-    )
+    by_batch: dict[str, Callable[[], Reading]] = {}
+    for topic, batch in ((short, SMALL_BATCH), (long, LARGE_BATCH)):
+        by_batch |= {
+            f"member, {batch:,}": partial(member, lab, topic, batch),
+            f"streaming, {batch:,}": partial(streaming, lab, topic, most=batch),
+            f"streaming with our settings, {batch:,}": partial(streaming, lab, topic, most=batch, options=ours),
+        }
+    return {
+        **by_batch,
+        "member, one batch": partial(member, lab, long, long.records),
+        "streaming, one batch": partial(streaming, lab, long),
+        "streaming with our settings, one batch": partial(streaming, lab, long, options=ours),
+        "Python client, consume(10000)": partial(bare_loop, lab, short),
+        "Kafka's Java tool": partial(java_tool, lab, long),
+        "Kafka's Java tool with our settings": partial(java_tool, lab, long, client),
+    }
 
 
-def _goals(found: Report, race: Race, size: int) -> None:
-    rates = race.rates
+def _goals(found: Report, race: Mapping[str, Sequence[Reading]], size: int) -> None:
+    of = {name: rates(readings) for name, readings in race.items()}
     for batch in (f"{SMALL_BATCH:,}", f"{LARGE_BATCH:,}", "one batch"):
-        ours, what = rates(f"member, {batch}"), f"{size} B, {batch}"
-        found.at_least(f"{what}: to Structured Streaming", ratio(ours, rates(f"streaming, {batch}")), 2.2)
-        same = ratio(ours, rates(f"streaming with our settings, {batch}"))
+        ours, what = of[f"member, {batch}"], f"{size} B, {batch}"
+        found.at_least(f"{what}: to Structured Streaming", ratio(ours, of[f"streaming, {batch}"]), 2.2)
+        same = ratio(ours, of[f"streaming with our settings, {batch}"])
         found.at_least(f"{what}: to Structured Streaming with our settings", same, 1.1)
-    big = rates("member, one batch")
-    found.at_least(f"{size} B: to the Python client", ratio(big, rates("Python client, consume(10000)")), 6)
-    found.at_least(f"{size} B: to Kafka's Java tool", ratio(big, rates("Kafka's Java tool")), 0.85)
+    big = of["member, one batch"]
+    found.at_least(f"{size} B: to the Python client", ratio(big, of["Python client, consume(10000)"]), 6)
+    found.at_least(f"{size} B: to Kafka's Java tool", ratio(big, of["Kafka's Java tool"]), 0.85)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -13,28 +13,19 @@ from time import perf_counter
 
 import pytest
 
-from airflow_kcr.kafka.control import ControlConsumer
-from airflow_kcr.kafka.settings import member_settings, subscription
-from airflow_kcr.ports import CommitAnswer
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import PinCheckpoint, ReadRegion, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Committed
-from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     EventNumber,
-    GroupId,
     GroupPartition,
-    MemberId,
-    Offset,
-    RegionName,
     RequestId,
-    TopicName,
 )
-from tests.benchmarks.contenders import Contender, Race, Reading, ledger
-from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.contenders import Reading, ledger, member, rates, shown
+from tests.benchmarks.figures import Report, Scale, in_turns, ratio
 from tests.benchmarks.lab import PARTITIONS, Filled, Hosted, Lab, fixed
+from tests.contract.kafka.members import Member, Members
 from tests.support.kafka import Kafka
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
@@ -59,71 +50,6 @@ STEPS = (
 )
 
 
-class Committer:
-    """A control consumer of a group of its own, which commits as members do."""
-
-    def __init__(self, kafka: Kafka, topic: str) -> None:
-        group = GroupId(kafka.group_id("bench"))
-        rules = GroupRules(group_id=group, topics=(TopicName(topic),), members=1)
-        settings = member_settings(
-            kafka.settings, region=RegionName(group), member=MemberId(group, 0), rules=rules, timeouts=Timeouts()
-        )
-        self._assigned, self._held = threading.Event(), frozenset[GroupPartition]()
-        self._numbers = count(1)
-        self._consumer = ControlConsumer(settings, group=group, topics=subscription(rules), listener=self)
-        self._consumer.join()
-        assert self._assigned.wait(30)
-
-    def commit(self) -> float:
-        """Commit every partition, and return how many milliseconds it took until what Kafka holds was read back."""
-        there, answers = threading.Event(), list[CommitAnswer]()
-
-        def answered(answer: CommitAnswer) -> None:
-            answers.append(answer)
-            there.set()
-
-        offsets = OffsetMap(dict.fromkeys(self._held, Offset(next(self._numbers))))
-        began = perf_counter()
-        self._consumer.commit(offsets, "benchmark", timedelta(seconds=20), answered)
-        assert there.wait(30)
-        taken = (perf_counter() - began) * 1000
-        assert not answers[0].failure
-        return taken
-
-    def read(self) -> float:
-        """Read what is committed, and return how many milliseconds it took."""
-        began = perf_counter()
-        self._consumer.committed(self._held, timedelta(seconds=20))
-        return (perf_counter() - began) * 1000
-
-    def close(self) -> None:
-        """End."""
-        self._consumer.end(timedelta(seconds=10))
-
-    def assigned(self, partitions: frozenset[GroupPartition]) -> None:
-        """Note the assignment."""
-        self._held = partitions
-        self._assigned.set()
-
-    def revoking(self, partitions: frozenset[GroupPartition], released: Callable[[], None]) -> None:
-        released()
-
-    def revoked(self) -> None:
-        """Nothing else is in the group."""
-
-    def left(self) -> None:
-        """Only at the end."""
-
-    def fenced(self, why: str) -> None:
-        """No other process is this member."""
-
-    def failed(self, error: Exception) -> None:
-        """The contract suite has that."""
-
-    def troubled(self, why: str) -> None:
-        """What is wrong with a commit is in its answer."""
-
-
 @pytest.mark.parametrize("members", [1, 3])
 def test_a_checkpoint_of_idle_members(lab: Lab, scale: Scale, report: Callable[[str], Report], members: int) -> None:
     found = report(f"checkpoint-of-{members}")
@@ -131,14 +57,15 @@ def test_a_checkpoint_of_idle_members(lab: Lab, scale: Scale, report: Callable[[
     checkpoints, views, writes, kept, commits, steps = [], [], [], [], [], []
     with (
         lab.hosted(topic, batch="target: 500ms", members=members) as hosted,
-        closing(Committer(lab.kafka, topic.name)) as committer,
+        committing(lab.kafka, topic.name) as (committer, held),
     ):
         hosted.until_ready()
         hosted.until_consumed()
         for number in range(CHECKPOINTS * scale.rounds + 1):
             millis, told = _checkpoint(hosted, f"n{number}")
             view, write = _round_trips(hosted, f"n{number}")
-            read, commit = committer.read(), committer.commit()
+            read = _millis(partial(committer.held, held))
+            commit = _millis(partial(committer.commit, dict.fromkeys(held, number + 1)))
             if number:  # the first warms up
                 checkpoints.append(millis)
                 steps.append(told)
@@ -150,21 +77,18 @@ def test_a_checkpoint_of_idle_members(lab: Lab, scale: Scale, report: Callable[[
     # Request, part and commit read-back are stored, the region is looked at before the part and before the commit, and
     # what Kafka holds is read for the part: each waits for the one before it.
     chain = [3 * w + 2 * v + r + c for w, v, r, c in zip(writes, views, kept, commits, strict=True)]
-    found.table(
+    found.medians(
         f"a checkpoint of {members} idle member(s), {PARTITIONS} partitions: ms",
-        ("what", "median", "smallest to largest"),
-        [
-            (name, median(values), spread(values))
-            for name, values in (
-                ("from the request to committed", checkpoints),
-                ("a look at the region in the store", views),
-                ("a store transaction that writes", writes),
-                ("a look at what Kafka holds", kept),
-                ("a commit to Kafka, read back", commits),
-                ("one transaction and one commit", beside),
-                ("what a checkpoint waits for: 3 transactions, 2 looks at the store, one at Kafka, a commit", chain),
-            )
-        ],
+        "what",
+        {
+            "from the request to committed": checkpoints,
+            "a look at the region in the store": views,
+            "a store transaction that writes": writes,
+            "a look at what Kafka holds": kept,
+            "a commit to Kafka, read back": commits,
+            "one transaction and one commit": beside,
+            "what a checkpoint waits for: 3 transactions, 2 looks at the store, one at Kafka, a commit": chain,
+        },
     )
     found.table(
         f"steps of a checkpoint of {members} idle member(s): ms since the request, by the store's clock, medians",
@@ -172,6 +96,24 @@ def test_a_checkpoint_of_idle_members(lab: Lab, scale: Scale, report: Callable[[
         [tuple(median(told[name] for told in steps) for name, _ in STEPS)],
     )
     found.at_most(f"{members} member(s): to one store transaction and one commit", ratio(checkpoints, beside), 1.5)
+
+
+@contextmanager
+def committing(kafka: Kafka, topic: str) -> Iterator[tuple[Member, frozenset[GroupPartition]]]:
+    """Lend a control consumer of a group of its own, which commits as members do, and its partitions."""
+    members = Members(kafka.settings)
+    try:
+        member = members.make(kafka.group_id("bench"), topic=topic, timeouts=Timeouts()).joined()
+        yield member, member.heard.holds
+    finally:
+        members.end()
+
+
+def _millis(call: Callable[[], object]) -> float:
+    """Return how many milliseconds a call takes."""
+    began = perf_counter()
+    call()
+    return (perf_counter() - began) * 1000
 
 
 def _checkpoint(hosted: Hosted, request_id: str) -> tuple[float, dict[str, float]]:
@@ -205,54 +147,33 @@ def _round_trips(hosted: Hosted, label: str) -> tuple[float, float]:
     restore_point = store.read(name)[0].restore_sequence
     assert restore_point is not None
     threading.Event().wait(PAUSE)
-    began = perf_counter()
-    store.handle(name, ReadRegion(member=hosted.member_pool.hosts[0].who.member))
-    seen = perf_counter()
+    seen = _millis(partial(store.handle, name, ReadRegion(member=hosted.member_pool.hosts[0].who.member)))
     threading.Event().wait(PAUSE)
-    again = perf_counter()
-    store.handle(
-        name, PinCheckpoint(sequence=restore_point, label=label, reason="a transaction that writes a row and an event")
-    )
-    pinned = perf_counter()
+    reason = "a transaction that writes a row and an event"
+    pin = PinCheckpoint(sequence=restore_point, label=label, reason=reason)
+    pinned = _millis(partial(store.handle, name, pin))
     threading.Event().wait(PAUSE)
-    return (seen - began) * 1000, (pinned - again) * 1000
+    return seen, pinned
 
 
 def test_a_backlog_with_a_checkpoint_each_second(lab: Lab, scale: Scale, report: Callable[[str], Report]) -> None:
     found = report("checkpoints-in-a-backlog")
     topic, batch = lab.filled(scale.of(2_400_000, 60_000), 100), 60_000
     checkpoints: list[int] = []
-    with_checkpoints, without = "a checkpoint each second", "no checkpoint"
-    race = Race(
-        (
-            Contender(name=without, read=partial(_read, lab, topic, batch)),
-            Contender(name=with_checkpoints, read=lambda: _read_and_checkpoint(lab, topic, batch, checkpoints)),
-        )
-    )
-    readings = TURNS * scale.rounds
-    race.run(readings)
+    with_checkpoints, without, readings = "a checkpoint each second", "no checkpoint", TURNS * scale.rounds
+    contenders: dict[str, Callable[[], Reading]] = {
+        without: partial(member, lab, topic, batch),
+        with_checkpoints: lambda: _read_and_checkpoint(lab, topic, batch, checkpoints),
+    }
+    race = in_turns(contenders, readings)
     found.table(
         f"{topic.records:,} records of 100 B in batches of {batch:,}, {readings} readings: records per second",
         ("", "checkpoints a round", "median", "smallest to largest"),
-        [
-            (
-                name,
-                median(checkpoints) if name == with_checkpoints else 0,
-                median(race.rates(name)),
-                spread(race.rates(name)),
-            )
-            for name, _ in race.rows()
-        ],
+        [(name, median(checkpoints) if name == with_checkpoints else 0, *row) for name, _, *row in shown(race, rates)],
     )
     found.at_least(
-        "with a checkpoint each second, to without", ratio(race.rates(with_checkpoints), race.rates(without)), 0.9
+        "with a checkpoint each second, to without", ratio(rates(race[with_checkpoints]), rates(race[without])), 0.9
     )
-
-
-def _read(lab: Lab, topic: Filled, batch: int) -> Reading:
-    with lab.hosted(topic, batch=fixed(batch)) as hosted:
-        hosted.until_consumed()
-        return ledger(hosted.store.batches(hosted.name))
 
 
 def _read_and_checkpoint(lab: Lab, topic: Filled, batch: int, checkpoints: list[int]) -> Reading:

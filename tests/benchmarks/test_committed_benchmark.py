@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from statistics import median
 
 import psycopg
 import pytest
@@ -16,7 +15,7 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.values import EventNumber, RegionName, RequestId
-from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.figures import Report, Scale, ratio
 from tests.support.counted_process import counted_process
 from tests.support.kafka import Kafka
 from tests.support.long_history import live_through, number_beyond
@@ -50,11 +49,11 @@ def test_a_checkpoint_of_idle_members_by_the_age_of_the_region(
                 if number >= 0:  # the first warms up
                     taken[age].append(took)
     found = report("years-committed")
-    found.table(
+    found.medians(
         f"{len(MEMBERS)} idle members in one process, an engine without Spark, {PARTITIONS} partitions: ms from a "
         f"request to committed, by the checkpoints behind the region, in turns, {len(taken[ages[0]])} of each",
-        ("checkpoints", "median", "smallest to largest"),
-        [(f"{age:,}", median(values), spread(values)) for age, values in taken.items()],
+        "checkpoints",
+        {f"{age:,}": values for age, values in taken.items()},
     )
     youngest, *_, oldest = ages
     found.at_most(f"{oldest:,} checkpoints, to none", ratio(taken[oldest], taken[youngest]), 1.2)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,8 +23,8 @@ from airflow_kcr.sinks.files.frames import Rewriter, with_coordinates
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.files.tables import NO_TABLE
-from tests.benchmarks.contenders import Contender, Race, Reading, member
-from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.contenders import Reading, member, rates, shown
+from tests.benchmarks.figures import Report, Scale, in_turns, ratio
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab
 from tests.benchmarks.pipelines import FOLDER_VARIABLE
 from tests.support.driver import GROUP, Driver
@@ -68,34 +67,33 @@ def test_files_against_plain_files(
         return reading
 
     ours, theirs = "the sink, exactly_once", "write.parquet"
-    race = Race((Contender(name=ours, read=into_sink), Contender(name=theirs, read=partial(plain, topic))))
-    race.run(scale.rounds)
+    contenders: dict[str, Callable[[], Reading]] = {ours: into_sink, theirs: partial(plain, topic)}
+    race = in_turns(contenders, scale.rounds)
     found.table(
         f"{topic.records:,} records of {SIZE:,} B, {PARTITIONS} partitions, batches of {BATCH:,}: records a second",
         ("who writes", "batches a round", "median", "smallest to largest"),
-        [(name, r[0].batches, median(race.rates(name)), spread(race.rates(name))) for name, r in race.rows()],
+        shown(race, rates),
     )
-    found.at_least("files: to write.parquet", ratio(race.rates(ours), race.rates(theirs)), 0.95)
+    found.at_least("files: to write.parquet", ratio(rates(race[ours]), rates(race[theirs])), 0.95)
 
 
 def test_publication_of_many_files(
     bench_spark: SparkSession, scale: Scale, report: Callable[[str], Report], tmp_path: Path
 ) -> None:
     found = report("sink-files-publication")
-    rows: list[tuple[object, ...]] = []
+    taken: dict[str, list[float]] = {}
     for name, file_size in (("as they are", 0), ("put together", 128 * 1024 * 1024)):
-        taken = []
         for number in range(scale.rounds + 1):
             sink, sequence = complete_checkpoint(bench_spark, tmp_path / f"{file_size}-{number}", file_size)
             began = time.monotonic()
             sink.publish(sequence)
-            taken.append(time.monotonic() - began)
+            if number:  # the first warms up
+                taken.setdefault(name, []).append(time.monotonic() - began)
             assert read_checkpoint(bench_spark, sink.folder.uri, sequence=sequence).count() == FILES
-        rows.append((name, median(taken[1:]), spread(taken[1:])))
-    found.table(
+    found.medians(
         f"a checkpoint of {FILES:,} small files, {FILES // FILES_OF_A_BATCH} batches: seconds to publish it",
-        ("files", "median", "smallest to largest"),
-        rows,
+        "files",
+        taken,
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.values import RequestId
-from tests.benchmarks.figures import Report, Scale, spread
+from tests.benchmarks.figures import Report, Scale
 from tests.support.counted_process import counted_process
 from tests.support.kafka import Kafka
 from tests.support.members import Live, live
@@ -40,11 +40,11 @@ def test_an_idle_application(
             folder.mkdir()
             with live(kafka, durable_store, folder, members=3, partitions=6, spec="\n") as region:
                 taken[name].append(idle(region, durable_store, every))
-    found.table(
+    found.medians(
         "three members in one application that have read everything, an engine without Spark: % of a core that its "
         "Python processes take",
-        ("", "median", "smallest to largest"),
-        [(name, 100 * median(values), spread([100 * value for value in values])) for name, values in taken.items()],
+        "",
+        {name: [100 * value for value in values] for name, values in taken.items()},
     )
     for name, values in taken.items():
         found.at_most(f"{name}, of {100 * MOST:g} % of a core", median(values) / MOST, 1)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -19,7 +20,7 @@ import pytest
 import airflow_kcr
 from airflow_kcr.embedded.airflow import example_dags
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE
-from tests.benchmarks.figures import SMALL, Report, Scale, spread
+from tests.benchmarks.figures import SMALL, Report, Scale, in_turns, spread
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
 
@@ -121,18 +122,10 @@ def forks(home: Path) -> Iterator[Callable[[str, str], Mapping[str, float]]]:
         told.close()
 
 
-def in_turns(what: Mapping[str, tuple[str, str]], rounds: int, home: Path) -> dict[str, list[Mapping[str, float]]]:
-    """Measure everything once a round, each round beginning with another; a round to warm up does not count."""
-    found: dict[str, list[Mapping[str, float]]] = {name: [] for name in what}
-    names = list(what)
-    with forks(home) as measured:
-        for number in range(rounds + 1):
-            at = number % len(names)
-            for name in names[at:] + names[:at]:
-                figures = measured(*what[name])
-                if number:
-                    found[name].append(figures)
-    return found
+def measured(what: Mapping[str, tuple[str, str]], rounds: int, home: Path) -> dict[str, list[Mapping[str, float]]]:
+    """Run each program once a round."""
+    with forks(home) as run:
+        return in_turns({name: partial(run, *one) for name, one in what.items()}, rounds)
 
 
 def of(figures: Sequence[Mapping[str, float]], *names: str) -> list[float]:
@@ -156,7 +149,7 @@ def test_importing_operators_costs_little_and_parsing_the_examples_too(
     everything = {f"all of airflow_kcr.{package}": imported(*listed) for package, listed in packages.items()}
     each = {name: imported(name) for listed in single.values() for name in listed}
     later = {f"{FIRST_POLL} (at the first poll)": imported(FIRST_POLL)}
-    figures = in_turns({**everything, **each, **later}, scale.rounds, tmp_path)
+    figures = measured({**everything, **each, **later}, scale.rounds, tmp_path)
     found.table(
         "Importing a module where `airflow.sdk` is imported already: ms, what it is built on of other providers apart",
         ("module", "other providers", "ours", "smallest to largest"),
@@ -166,7 +159,7 @@ def test_importing_operators_costs_little_and_parsing_the_examples_too(
         ],
     )
     files = {path.name: (PARSE, str(path)) for path in sorted(example_dags().glob("*.py"))}
-    parsed = in_turns(files, scale.rounds, tmp_path)
+    parsed = measured(files, scale.rounds, tmp_path)
     found.table(
         "Parsing an example DAG file: ms, in a new process with all its imports, and once more in the same one",
         ("file", "first", "smallest to largest", "once more"),

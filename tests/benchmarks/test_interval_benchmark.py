@@ -20,11 +20,8 @@ import pytest
 
 import airflow_kcr
 from airflow_kcr.api import Region
-from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.events import CheckpointRequested, ClusterFound, MemberLeft, ResetDone
-from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import EventNumber, RegionName
-from airflow_kcr.spec import parse
 from tests.benchmarks.figures import Report, spread
 from tests.benchmarks.lab import Filled, Lab
 from tests.support.members import TOP
@@ -76,19 +73,6 @@ class Contestants:
         assert done.returncode == 0, done.stdout + done.stderr
         return took
 
-    def region(self) -> str:
-        """Declare a region over the topic, and return its name."""
-        name = self.lab.kafka.group_id("interval")
-        spec = parse(
-            f"region: {name}\n"
-            f"kafka: {{bootstrap.servers: '{self.lab.kafka.bootstrap_servers}'}}\n"
-            f"groups: [{{group_id: {name}, topics: [{self.topic.name}], "
-            "pipeline: 'tests.benchmarks.pipelines:noop'}]\n"
-        )
-        declared = Spec(text=spec.to_json_text(), rules=spec.rules())
-        self.lab.store.handle(RegionName(name), DeclareRegion(spec=declared))
-        return name
-
     def run(self, name: str) -> float:
         """Run a region by a submitted application."""
         began = datetime.now(UTC)
@@ -133,7 +117,7 @@ def test_a_run_takes_as_long_as_structured_streaming_and_less_with_nothing_to_re
         both = Contestants(lab, lab.filled(records, SIZE), jars, tmp_path / "bytecode")
         taken: tuple[list[float], ...] = ([], [], [], [])
         for number in range(ROUNDS + 1):
-            name, checkpoint = both.region(), tmp_path / f"{records}-{number}"
+            name, checkpoint = lab.declared(both.topic), tmp_path / f"{records}-{number}"
             readings = [both.run(name), both.stream(checkpoint), both.rest(name), both.stream(checkpoint)]
             with Region(name, lab.store) as region:
                 assert region.verify().violations == ()

@@ -8,17 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import psutil
 import pytest
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.protocol.region.commands import DeclareRegion, KillRegion
-from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.spec import parse
-from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.figures import Report, Scale, ratio
 from tests.benchmarks.lab import Filled, Lab
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
@@ -44,11 +41,11 @@ def test_a_member_takes_as_much_for_any_backlog(
         for backlog in BACKLOGS:
             topic = lab.filled(scale.of(backlog, 6), 100)
             taken.setdefault(topic.records, []).append(_peak(lab, topic, connector_jars))
-    found.table(
+    found.medians(
         f"`kcr member run` with a pipeline that does nothing, records of 100 B, default batches, driver.maxResultSize "
         f"{RESULTS_OF_TASKS}: MiB of its Python process, at most (RSS)",
-        ("backlog", "median", "smallest to largest"),
-        [(records, median(values), spread(values)) for records, values in taken.items()],
+        "backlog",
+        {f"{records:,}": values for records, values in taken.items()},
     )
     small, large = taken.values()
     found.at_most("memory for the large backlog, to the small one", ratio(large, small), 1.1)
@@ -57,7 +54,7 @@ def test_a_member_takes_as_much_for_any_backlog(
 
 def _peak(lab: Lab, topic: Filled, jars: tuple[Path, ...]) -> float:
     """Let a member in a process of its own read a topic; return the most memory that its Python took, in MiB."""
-    name = _declared(lab, topic)
+    name = lab.declared(topic)
     command = [sys.executable, "-m", "airflow_kcr", "member", "run", name, "--group", name, "--index", "0"]
     command += ["--store", lab.store_address, "--master", "local[2,4]", "--jars", ",".join(map(str, jars))]
     command += ["--conf", f"spark.driver.maxResultSize={RESULTS_OF_TASKS}", "--conf", "spark.driver.host=127.0.0.1"]
@@ -70,18 +67,6 @@ def _peak(lab: Lab, topic: Filled, jars: tuple[Path, ...]) -> float:
         finally:
             lab.store.handle(name, KillRegion())
             _end(process)
-
-
-def _declared(lab: Lab, topic: Filled) -> RegionName:
-    group = lab.kafka.group_id("bench")
-    spec = parse(
-        f"region: {group}\n"
-        f"kafka: {{bootstrap.servers: '{lab.kafka.bootstrap_servers}'}}\n"
-        f"groups: [{{group_id: {group}, topics: [{topic.name}], pipeline: 'tests.benchmarks.pipelines:noop', "
-        f"members: 1}}]\n"
-    )
-    lab.store.handle(RegionName(group), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
-    return RegionName(group)
 
 
 def _watched(lab: Lab, topic: Filled, process: subprocess.Popen[bytes], name: RegionName) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.protocol.targets import ByDuration, Target, ToEarliest, ToOffset
 from airflow_kcr.protocol.values import Offset
 from tests.benchmarks.deliveries import TOP, Bare, Deliveries
-from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.figures import Report, Scale, in_turns, ratio, spread
 from tests.support.kafka import Kafka
 from tests.support.kafka_tool import consumer_groups
 from tests.support.live_region import SPEC, live_region
@@ -47,17 +47,6 @@ STEADY = 0.05
 """s between the records of a partition while a member is killed."""
 
 Turn = Callable[[], float]
-
-
-def taken_in_turns(contenders: Mapping[str, Turn], rounds: int) -> dict[str, list[float]]:
-    """Let each contender go once in every round, each round beginning with another; return the seconds of each."""
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    names = list(contenders)
-    for number in range(rounds):
-        shift = number % len(names)
-        for name in (*names[shift:], *names[:shift]):
-            found[name].append(contenders[name]())
-    return found
 
 
 @contextmanager
@@ -147,9 +136,7 @@ def test_a_reset_of_a_group_that_runs(
             "the same without static ids": lambda: stopped(dynamic),
             "the same, and no time to gather": lambda: stopped(hasty),
         }
-        for turn in contenders.values():
-            turn()
-        seconds = taken_in_turns(contenders, scale.rounds)
+        seconds = in_turns(contenders, scale.rounds)
     online_reset, _, *peers = seconds.values()
     found.table(
         f"three consumers, {PARTITIONS} partitions, sessions of {SHORT} s: s from the request to the first "
@@ -186,14 +173,8 @@ def test_a_plan_of_a_thousand_partitions(
             "a plan, to an hour ago": lambda: planned(ByDuration(back=timedelta(hours=1))),
             "Kafka's tool, to the earliest offsets, dry run": dry_run,
         }
-        for turn in contenders.values():
-            turn()
-        seconds = taken_in_turns(contenders, scale.rounds)
-    found.table(
-        f"a plan for {MANY:,} partitions, the broker's answers included: s",
-        ("who", "median", "smallest to largest"),
-        [(name, median(one), spread(one)) for name, one in seconds.items()],
-    )
+        seconds = in_turns(contenders, scale.rounds)
+    found.medians(f"a plan for {MANY:,} partitions, the broker's answers included: s", "who", seconds)
     for name in list(seconds)[:2]:
         found.at_most(f"{name}, of {PLANNED_WITHIN:g} s", median(seconds[name]) / PLANNED_WITHIN, 1)
 
@@ -252,12 +233,12 @@ def test_all_partitions_flow_after_one_of_three_was_killed(
         }
         for seen in (delivered, bare.deliveries):
             _flowing(kafka, region.topic, seen)
-        seconds = taken_in_turns(contenders, scale.rounds)
-    found.table(
+        seconds = in_turns(contenders, scale.rounds, warm_up=0)
+    found.medians(
         f"three consumers with static ids, {PARTITIONS} partitions, sessions of {LONG} s: s from the kill "
         "-9 of one to a newer record of every partition",
-        ("who", "median", "smallest to largest"),
-        [(name, median(one), spread(one)) for name, one in seconds.items()],
+        "who",
+        seconds,
     )
     ours, theirs, *_ = seconds.values()
     found.at_most("a region less 1 s, to consumers", (median(ours) - 1) / median(theirs), 1.2)

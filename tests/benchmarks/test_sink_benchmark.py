@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
-from statistics import median
 
 import psycopg
 import pytest
 
 from airflow_kcr.embedded.servers import USER
-from tests.benchmarks.contenders import Contender, Race, Reading, member
-from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.contenders import Reading, member, rates, shown
+from tests.benchmarks.figures import Report, Scale, in_turns, ratio
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab
 from tests.benchmarks.pipelines import DATABASE_VARIABLE
 from tests.support.tied import Postgres, start_postgres
@@ -57,21 +56,19 @@ def test_exactly_once_against_an_append(
         return emptied(target, member(lab, topic, batch, pipeline))
 
     ours, theirs, tuned = "the sink, exactly_once", "Spark's JDBC append", "Spark's JDBC append with our settings"
-    race = Race(
-        (
-            Contender(name=ours, read=partial(into_sink, "exactly_once")),
-            Contender(name=theirs, read=partial(appended, topic, "append")),
-            Contender(name=tuned, read=partial(appended, topic, "append_with_our_settings")),
-        )
-    )
-    race.run(scale.rounds)
+    contenders = {
+        ours: partial(into_sink, "exactly_once"),
+        theirs: partial(appended, topic, "append"),
+        tuned: partial(appended, topic, "append_with_our_settings"),
+    }
+    race = in_turns(contenders, scale.rounds)
     found.table(
         f"{topic.records:,} records of {SIZE:,} B, {PARTITIONS} partitions, batches of {batch:,}: records a second",
         ("who writes", "batches a round", "median", "smallest to largest"),
-        [(name, r[0].batches, median(race.rates(name)), spread(race.rates(name))) for name, r in race.rows()],
+        shown(race, rates),
     )
-    found.at_least("exactly once: to an append", ratio(race.rates(ours), race.rates(theirs)), 0.8)
-    found.at_least("exactly once: to an append with our settings", ratio(race.rates(ours), race.rates(tuned)), 0.8)
+    found.at_least("exactly once: to an append", ratio(rates(race[ours]), rates(race[theirs])), 0.8)
+    found.at_least("exactly once: to an append with our settings", ratio(rates(race[ours]), rates(race[tuned])), 0.8)
 
 
 def emptied(target: Postgres, reading: Reading) -> Reading:

@@ -14,11 +14,9 @@ from unittest.mock import patch
 
 import pytest
 
-from airflow_kcr.api.regions import store_url
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.commands import FinishBatch, Renew, StartBatch
-from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.region.commands import FinishBatch, StartBatch
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -37,12 +35,12 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.spark import reads
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.reads import Source
-from airflow_kcr.store.postgres import PostgresTransactions
-from tests.benchmarks.contenders import Contender, Race, member, our_options, streaming
-from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.contenders import member, millis, our_options, shown, streaming
+from tests.benchmarks.figures import Report, Scale, in_turns, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab
 from tests.benchmarks.pipelines import noop
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.benchmarks.scripted import scripted
+from tests.support.driver import Driver
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 
@@ -58,21 +56,19 @@ def test_few_records_against_a_trigger(lab: Lab, scale: Scale, report: Callable[
     found = report(f"few-records-{size}")
     topic = lab.filled(scale.of(BATCHES, 2) * PARTITIONS, size)
     ours, theirs, same = "member", "streaming", "streaming with our settings"
-    race = Race(
-        (
-            Contender(name=ours, read=partial(member, lab, topic, PARTITIONS)),
-            Contender(name=theirs, read=partial(streaming, lab, topic, most=PARTITIONS)),
-            Contender(name=same, read=partial(streaming, lab, topic, most=PARTITIONS, options=our_options())),
-        )
-    )
-    race.run(scale.rounds)
+    contenders = {
+        ours: partial(member, lab, topic, PARTITIONS),
+        theirs: partial(streaming, lab, topic, most=PARTITIONS),
+        same: partial(streaming, lab, topic, most=PARTITIONS, options=our_options()),
+    }
+    race = in_turns(contenders, scale.rounds)
     found.table(
         f"one record from each of {PARTITIONS} partitions, {size} B, in a backlog of such batches: ms each, "
         "with everything (plan, begin, read, end; offset log, plan, read, commit log)",
         ("who reads", "batches a round", "median", "smallest to largest"),
-        [(name, r[0].batches, median(race.millis(name)), spread(race.millis(name))) for name, r in race.rows()],
+        shown(race, millis),
     )
-    found.at_most(f"{size} B: to one trigger", ratio(race.millis(ours), race.millis(theirs)), 1.2)
+    found.at_most(f"{size} B: to one trigger", ratio(millis(race[ours]), millis(race[theirs])), 1.2)
 
 
 def test_few_records_from_many_partitions(lab: Lab, scale: Scale, report: Callable[[str], Report]) -> None:
@@ -85,10 +81,10 @@ def test_few_records_from_many_partitions(lab: Lab, scale: Scale, report: Callab
         taken: dict[str, list[float]] = {name: [] for name in cases}
         for number in range(scale.rounds + 2):
             for name, tasks in cases.items():
-                millis = walk.step(tasks)
+                taken_now = walk.step(tasks)
                 # The first opens the consumers; the second is the first of the other kind.
                 if number >= 2:
-                    taken[name].append(millis)
+                    taken[name].append(taken_now)
         merged, apart = taken["merged"], taken["apart"]
         rows.append((partitions, walk.tasks, median(merged), spread(merged), median(apart), spread(apart)))
     found.table(
@@ -154,11 +150,7 @@ class Walk:
 
 def test_begin_and_end_in_the_store(durable_store: str, scale: Scale, report: Callable[[str], Report]) -> None:
     found = report("store")
-    rules = RegionRules(groups={GROUP: group_rules(members=1)})
-    with PostgresTransactions.connect(store_url(durable_store), lambda _: rules) as transactions:
-        driver = Driver(partitions=STORE_PARTITIONS, rules=rules, transactions=transactions)
-        for partition in driver.logs:
-            driver.grow(partition, end=1_000_000)
+    with scripted(durable_store, STORE_PARTITIONS) as (driver, _):
         driver.up()
         numbers = count()
         taken: dict[str, list[tuple[float, float]]] = {"beside other work": [], "nothing else runs": []}
@@ -208,7 +200,7 @@ def _begin_and_end(driver: Driver, held: Collection[GroupPartition], number: int
     request = StartBatch(
         batch=batch, member=member_id, incarnation=Incarnation(1), epoch=driver.region.epoch, ranges=ranges
     )
-    driver.handle(Renew(member=member_id, incarnation=Incarnation(1), lease=driver.region.rules.timeouts.lease))
+    driver.heartbeat()
     began = perf_counter()
     driver.handle(request)
     between = perf_counter()

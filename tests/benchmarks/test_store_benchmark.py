@@ -1,17 +1,14 @@
-"""What the store costs: permits, a checkpoint's completion, a reset's start, a plan's reading, idle heartbeats, memory.
+"""What the store costs by partitions: a batch, a checkpoint's completion, a reset's start, a plan's reading, memory.
 
-Measures and prints; asserts no time. Run with `pytest -m benchmark -s tests/benchmarks`. Every figure is a whole
-transaction, its COMMIT waiting for the disk (`fsync` and `synchronous_commit` on), over the Unix socket of a server on
-the same machine.
+Every figure is a whole transaction, its COMMIT waiting for the disk, over the Unix socket of a server on the same
+machine.
 """
 
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from functools import partial
 from statistics import mean, median
 from time import perf_counter, process_time
@@ -24,37 +21,17 @@ from sqlalchemy.pool import NullPool
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
-from airflow_kcr.protocol.region.commands import Contribute, FinishBatch, ReadRegion, Renew, RequestReset, StartBatch
+from airflow_kcr.protocol.region.commands import Contribute, FinishBatch, ReadRegion, RequestReset, StartBatch
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
-from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Incarnation, Offset, Range, RequestId
-from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import uncollected
 from tests.benchmarks.figures import Report, Scale
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.benchmarks.scripted import scripted
+from tests.support.driver import Driver
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(1800)]
-
-ROUNDS = 20
-
-
-@pytest.fixture
-def durable_url(database_url: str) -> Iterator[str]:
-    """The database of this test, on a server that waits for the disk while the test runs."""
-    _set(database_url, "on")
-    try:
-        yield database_url
-    finally:
-        _set(database_url, "off")
-
-
-def _set(url: str, value: str) -> None:
-    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
-        execute(url, f"ALTER SYSTEM SET {setting} = {value}")
-    execute(url, "SELECT pg_reload_conf()")
 
 
 def execute(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -64,18 +41,6 @@ def execute(url: str, statement: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-@contextmanager
-def driver_over(url: str, partitions: int, members: int = 1) -> Iterator[Driver]:
-    # A long lease, so that nothing expires while a slow machine is measured; the connections keep their own times.
-    rules = RegionRules(groups={GROUP: group_rules(members=members)}, timeouts=Timeouts(lease=timedelta(hours=1)))
-    with PostgresTransactions.connect(url, lambda _: rules) as store:
-        driver = Driver(partitions=partitions, rules=rules, transactions=store)
-        for partition in driver.logs:
-            driver.grow(partition, end=1_000_000_000)
-        driver.up()
-        yield driver
-
-
 def timed(call: Callable[[], object]) -> float:
     """Return how many milliseconds a call takes."""
     started = perf_counter()
@@ -83,41 +48,15 @@ def timed(call: Callable[[], object]) -> float:
     return (perf_counter() - started) * 1000
 
 
-def show(title: str, header: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
-    texts = [header, *[tuple(f"{c:.2f}" if isinstance(c, float) else str(c) for c in row) for row in rows]]
-    print(f"\n{title}")  # noqa: T201 (a benchmark prints)
-    for row in texts:
-        print("  " + "".join(f"{cell:>16}" for cell in row))  # noqa: T201
+def _batch(driver: Driver, number: int) -> tuple[StartBatch, FinishBatch]:
+    """Return the next batch of every partition."""
+    member, batch, claims = driver.member(0), BatchId(f"b-{number}"), driver.region.claims
+    ranges = {p: Range(place, Offset(place + 100)) for p in driver.logs if (place := claims[p].position) is not None}
+    start = StartBatch(batch=batch, member=member, incarnation=Incarnation(1), epoch=driver.region.epoch, ranges=ranges)
+    return start, FinishBatch(batch=batch, member=member, incarnation=Incarnation(1))
 
 
-@pytest.mark.parametrize("total", [1_000, 10_000])
-def test_begin_and_end(durable_url: str, total: int) -> None:
-    with driver_over(durable_url, partitions=total) as driver:
-        rows = [_batches(driver, width) for width in (10, 100, 1_000)]
-    hot = execute(durable_url, "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'claim'")
-    show(
-        f"begin and end, {ROUNDS} rounds, {total} partitions, ms (claims updated, of these in place: {hot})",
-        ("ranges", "begin median", "end median", "begin max", "end max"),
-        rows,
-    )
-
-
-def _batches(driver: Driver, width: int, rounds: int = ROUNDS) -> tuple[object, ...]:
-    member, epoch = driver.member(0), driver.region.epoch
-    begins, ends = [], []
-    held = sorted(driver.logs)[:width]
-    for number in range(rounds):
-        batch = BatchId(f"b-{width}-{number}")
-        claims = driver.region.claims
-        ranges = {p: Range(place, Offset(place + 100)) for p in held if (place := claims[p].position) is not None}
-        request = StartBatch(batch=batch, member=member, incarnation=Incarnation(1), epoch=epoch, ranges=ranges)
-        begins.append(timed(partial(driver.handle, request)))
-        finish = FinishBatch(batch=batch, member=member, incarnation=Incarnation(1))
-        ends.append(timed(partial(driver.handle, finish)))
-    return width, median(begins), median(ends), max(begins), max(ends)
-
-
-VERBS = ("completion", "reset begin", "plan", "view")
+VERBS = ("batch start", "batch finish", "completion", "reset begin", "plan", "view")
 
 
 @dataclass(slots=True)
@@ -150,7 +89,8 @@ def test_checkpoint_reset_and_view(durable_store: str, scale: Scale, report: Cal
     for total in (100, scale.of(1_000, 200), scale.of(10_000, 400)):
         # Every size has the same database, emptied: what one leaves behind must not slow the next.
         execute(durable_store, "TRUNCATE kcr.region, kcr.batch CASCADE")
-        with driver_over(durable_store, partitions=total) as driver:
+        with scripted(durable_store, total) as (driver, _):
+            driver.up()
             found[total] = {verb: Costs() for verb in VERBS}
             peaks[total] = _checkpoints_and_resets(durable_store, driver, found[total])
     shown = report("wide")
@@ -179,9 +119,11 @@ def _plan(driver: Driver, reset: PersonReset, log: LogView) -> None:
 
 def _checkpoints_and_resets(url: str, driver: Driver, found: Mapping[str, Costs]) -> float:
     """Measure five times; return the MiB that a completion takes."""
-    _batches(driver, len(driver.logs), rounds=1)
     peak = 0.0
     for turn in range(6):
+        start, finish = _batch(driver, turn)
+        found["batch start"].add(url, partial(driver.handle, start))
+        found["batch finish"].add(url, partial(driver.handle, finish))
         driver.request_checkpoint(f"n{turn}")
         contribute = partial(driver.handle, _part(driver))
         if turn == 0:  # tracing costs time, so once and apart
@@ -228,32 +170,3 @@ def _part(driver: Driver) -> Contribute:
         offsets=OffsetMap(offsets),
         bounds={p: driver.logs[p] for p in offsets},
     )
-
-
-def test_an_idle_region_of_a_hundred_members(durable_url: str) -> None:
-    rounds = 5
-    with driver_over(durable_url, partitions=100, members=100) as driver:
-        lease, members = driver.region.rules.timeouts.lease, sorted(driver.processes)
-        before = _transactions(durable_url, driver)
-        spent = [
-            timed(partial(driver.handle, Renew(member=member, incarnation=Incarnation(1), lease=lease)))
-            for _ in range(rounds)
-            for member in members
-        ]
-        each = (_transactions(durable_url, driver) - before) / len(spent)
-    show(
-        "heartbeats of 100 idle members, one each 2 s",
-        ("transactions each", "transactions/s", "ms, median", "share of a core"),
-        [(each, each * 100 / 2, median(spent), f"{sum(spent) / len(spent) / 1000 * 50:.1%}")],
-    )
-
-
-def _transactions(url: str, driver: Driver) -> int:
-    """Return how many transactions the database has seen; the store's connections report theirs when they close."""
-    if isinstance(driver.store, PostgresTransactions):
-        driver.store._engine.dispose()
-    execute(url, "SELECT pg_sleep(1)")
-    ((count,),) = execute(url, "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
-    if not isinstance(count, int):
-        raise TypeError(count)
-    return count

@@ -5,24 +5,20 @@ Whole transactions, their COMMIT waiting for the disk, over the Unix socket of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from datetime import timedelta
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from statistics import median
 
 import psycopg
 import pytest
 
-from airflow_kcr.protocol.region.commands import KillRegion, RequestReset
+from airflow_kcr.protocol.region.commands import RequestReset
 from airflow_kcr.protocol.region.rows import ResetCause
-from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import GroupId
-from airflow_kcr.store.postgres import PostgresTransactions
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import new_store
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.benchmarks.scripted import scripted
+from tests.support.driver import Driver
 from tests.support.long_ledger import Statistics, fill
 from tests.support.processor_time import ProcessorTime, Times
 from tests.support.tied import Postgres
@@ -33,23 +29,6 @@ PARTITIONS = 12
 BEGINS = 15
 
 
-@contextmanager
-def driver_over(url: str) -> Iterator[tuple[Driver, ProcessorTime]]:
-    # A long lease, so that nothing expires while a slow machine is measured; the connections keep their own times.
-    groups = {GroupId(GROUP): group_rules(GROUP, members=1)}
-    rules = RegionRules(groups=groups, timeouts=Timeouts(lease=timedelta(hours=1)))
-    with PostgresTransactions.connect(url, lambda _: rules) as store:
-        clock = ProcessorTime(store._engine)
-        driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store)
-        for partition in driver.logs:
-            driver.grow(partition, end=1_000_000_000)
-        driver.up()
-        yield driver, clock
-        driver.handle(KillRegion())
-        for member in driver.all_members():
-            driver.leave(member)
-
-
 def test_a_reset_by_the_batches_since_its_target(
     durable_server: Postgres, scale: Scale, report: Callable[[str], Report]
 ) -> None:
@@ -58,7 +37,8 @@ def test_a_reset_by_the_batches_since_its_target(
         measured: dict[int, tuple[Driver, ProcessorTime]] = {}
         for size in (100, 100_000, 1_000_000):
             url = stores.enter_context(new_store(durable_server))
-            driver, clock = stores.enter_context(driver_over(url))
+            driver, clock = stores.enter_context(scripted(url, PARTITIONS))
+            driver.up()
             batches = scale.of(size, 100)
             fill(url, driver, batches, Statistics.FRESH)
             measured[batches], found[batches] = (driver, clock), []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing import get_context
 from resource import RUSAGE_SELF, getrusage
 from time import perf_counter
@@ -14,12 +13,10 @@ import psycopg
 import pytest
 
 from airflow_kcr.api.verdict import Verdict
-from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.benchmarks.figures import Report, Scale
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.benchmarks.scripted import rules_of, scripted
 from tests.support.long_ledger import Statistics, fill
 from tests.support.processor_time import ProcessorTime
 
@@ -27,7 +24,6 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(7
 
 PARTITIONS = 6
 BATCHES = (10_000, 100_000, 1_000_000)
-RULES = RegionRules(groups={GROUP: group_rules(members=1)}, timeouts=Timeouts(lease=timedelta(hours=5)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +40,7 @@ class Judged:
 
 def judge(url: str, name: str, batches: int) -> Judged:
     """Prove a history."""
-    with PostgresTransactions.connect(url, lambda _: RULES) as store:
+    with PostgresTransactions.connect(url, lambda _: rules_of()) as store:
         clock, region = ProcessorTime(store._engine), RegionName(name)
         began, worked = perf_counter(), clock()
         verdict = Verdict.of(region, store.chronicle(region))
@@ -55,16 +51,15 @@ def judge(url: str, name: str, batches: int) -> Judged:
 
 def test_judging_a_long_history(durable_store: str, scale: Scale, report: Callable[[str], Report]) -> None:
     found: dict[int, Judged] = {}
-    with PostgresTransactions.connect(durable_store, lambda _: RULES) as store:
-        for size in BATCHES:
-            batches = scale.of(size, 100)
-            with psycopg.connect(durable_store.replace("+psycopg", ""), autocommit=True) as connection:
-                connection.execute(b"TRUNCATE kcr.region, kcr.batch, kcr.batch_range CASCADE")
-            driver = Driver(partitions=PARTITIONS, rules=RULES, transactions=store)
+    for size in BATCHES:
+        batches = scale.of(size, 100)
+        with psycopg.connect(durable_store.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(b"TRUNCATE kcr.region, kcr.batch, kcr.batch_range CASCADE")
+        with scripted(durable_store, PARTITIONS, end=1_000) as (driver, _):
             driver.up()
             fill(durable_store, driver, batches, Statistics.FRESH)
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
-                found[batches] = processes.submit(judge, durable_store, driver.name, batches).result()
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
+            found[batches] = processes.submit(judge, durable_store, driver.name, batches).result()
     shown = report("verify")
     shown.table(
         f"`kcr verify` over batches of {PARTITIONS} ranges, each history in a process of its own",

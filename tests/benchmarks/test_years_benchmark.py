@@ -9,7 +9,6 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -23,12 +22,9 @@ from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.region.commands import ReadRegion
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import ResetCause
-from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import GroupId, RegionName
-from airflow_kcr.store.postgres import PostgresTransactions
 from tests.benchmarks.figures import Report, Scale, ratio, spread
-from tests.support.driver import Driver, group_rules
+from tests.benchmarks.scripted import scripted
+from tests.support.driver import Driver
 from tests.support.long_history import keep, live_through, number_beyond
 from tests.support.long_ledger import Statistics
 from tests.support.plans import statements
@@ -50,14 +46,7 @@ M = TypeVar("M")
 def region_of_age(url: str, checkpoints: int) -> Iterator[tuple[Driver, ProcessorTime]]:
     """A region that is up, with so many checkpoints behind it, beside the others in one store; and its clock."""
     name = f"age-{checkpoints}"
-    # A long lease, so that nothing expires while a slow machine is measured.
-    timeouts = Timeouts(lease=timedelta(hours=5))
-    rules = RegionRules(groups={GroupId(name): group_rules(name, members=3)}, timeouts=timeouts)
-    with PostgresTransactions.connect(url, lambda _: rules) as store:
-        clock = ProcessorTime(store._engine)
-        driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store, name=RegionName(name))
-        for partition in driver.logs:
-            driver.grow(partition, end=1_000_000_000)
+    with scripted(url, PARTITIONS, members=3, name=name) as (driver, clock):
         number_beyond(url, checkpoints, region=name)
         driver.up()
         driver.process()

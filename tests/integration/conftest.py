@@ -1,7 +1,8 @@
-"""One JVM with a Spark session for all tests of a worker."""
+"""One JVM with a Spark session for all tests of a worker, and regions whose members have JVMs of their own."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ import pytest
 from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.spark.session import SparkSettings, open_session
 from tests.support.jar_sets import POSTGRES_DRIVER
+from tests.support.kafka import Kafka
+from tests.support.members import BRISK, UNHURRIED, Lend, live
+from tests.support.spark_gated_pipeline import JARS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,3 +45,32 @@ def spark(connector_jars: tuple[Path, ...], delta_jars: tuple[Path, ...]) -> Ite
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def lend(kafka: Kafka, database_url: str, tmp_path: Path) -> Lend:
+    """Lends started regions of the run's broker and of a store of the test's own."""
+    return partial(live, kafka=kafka, url=database_url, folder=tmp_path, spec=BRISK)
+
+
+@pytest.fixture
+def lend_on_spark(
+    kafka: Kafka,
+    database_url: str,
+    tmp_path: Path,
+    connector_jars: tuple[Path, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Lend:
+    """Lends started regions whose members run on Spark: one over two partitions, unless more is said."""
+    monkeypatch.setenv(JARS, ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
+    return partial(
+        live,
+        kafka=kafka,
+        url=database_url,
+        folder=tmp_path / "region",
+        members=1,
+        partitions=2,
+        spec=UNHURRIED,
+        hosting="tests.support.spark_member_process",
+        pipeline="tests.support.spark_gated_pipeline:process",
+    )

@@ -1,6 +1,6 @@
-"""A proxy in front of Postgres that can break one connection at its next COMMIT: before the server got it, or after.
+"""A proxy in front of a server that a test can break for those who use it, while all others still reach the server.
 
-It knows nothing of the protocol but where a COMMIT is in the bytes. Everything else passes unchanged.
+It knows nothing of Postgres' protocol but where a COMMIT is in the bytes.
 """
 
 from __future__ import annotations
@@ -22,45 +22,81 @@ class Break(Enum):
 
 
 class BreakingProxy:
-    """Passes connections on to a Unix socket.
+    """Passes connections on to a server.
 
     Args:
-        target: the path of the server's socket.
+        target: the server's port of the loopback address, or the path of its Unix socket.
         port: where it listens; 0: anywhere.
     """
 
-    def __init__(self, target: str, port: int = 0) -> None:
+    def __init__(self, target: int | str, port: int = 0) -> None:
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
+        self._passes = threading.Event()
+        self._passes.set()
+        self._refuses = False
         self._next: Break | None = None
         self.breaks = 0
-        self._sockets: list[socket.socket] = []
+        self._ends: set[socket.socket] = set()
+        self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def break_next(self, broken: Break) -> None:
         """Lose the next COMMIT, of whichever connection."""
         self._next = broken
 
+    def freeze(self) -> None:
+        """Keep connections open and pass nothing on, as a firewall that drops packets; answer no new one."""
+        self._passes.clear()
+
+    def sever(self) -> None:
+        """End all connections, and every new one at once, as a server that is gone."""
+        self._refuses = True
+        self._end_all()
+
+    def mend(self) -> None:
+        """Pass everything on again, also what was held."""
+        self._refuses = False
+        self._passes.set()
+
     def close(self) -> None:
         """Close everything; no client is let in any more."""
         _shut(self._listener)  # closed alone, it would take one more: who waits in accept keeps it open
-        for held in self._sockets:
-            _shut(held)
+        self._listener.close()
+        self._passes.set()
+        self._end_all()
+
+    def _end_all(self) -> None:
+        with self._lock:
+            for end in self._ends:
+                _shut(end)
+            self._ends.clear()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.socket(socket.AF_UNIX)
-                server.connect(self._target)
-                self._sockets += [client, server]
-                threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
-                threading.Thread(target=_pass_on, args=(server, client), daemon=True).start()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        self._passes.wait()
+        with client, suppress(OSError):
+            if self._refuses:
+                return
+            with socket.socket(socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET) as server:
+                server.connect(self._target if isinstance(self._target, str) else ("127.0.0.1", self._target))
+                with self._lock:
+                    self._ends |= {client, server}
+                back = threading.Thread(target=self._answers, args=(server, client), daemon=True)
+                back.start()
+                self._requests(client, server)
+                back.join()
 
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
             while data := client.recv(65536):
+                self._passes.wait()
                 if b"COMMIT\0" in data and (broken := self._next) is not None:
                     self._next = None
                     self.breaks += 1
@@ -73,6 +109,13 @@ class BreakingProxy:
                 server.sendall(data)
         _shut(server)
 
+    def _answers(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                self._passes.wait()
+                client.sendall(data)
+        _shut(client)
+
 
 def _drain(server: socket.socket) -> None:
     """Wait until the server has done what it was sent: it closes when it hears that the client is gone."""
@@ -82,17 +125,9 @@ def _drain(server: socket.socket) -> None:
             pass
 
 
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    _shut(target)
-
-
 def _shut(held: socket.socket) -> None:
     with suppress(OSError):
         held.shutdown(socket.SHUT_RDWR)
-    held.close()
 
 
 class Way:
@@ -107,7 +142,7 @@ class Way:
         self._socket = f"{target.query['host']}/.s.PGSQL.5432"
         self._proxy = BreakingProxy(self._socket)
         self.port = self._proxy.port
-        self.url = target.set(host="127.0.0.1", port=self.port, query={"sslmode": "disable", "gssencmode": "disable"})
+        self.url = through(target, self.port)
 
     def bar(self) -> None:
         """Let no client through, and cut off those that are."""
@@ -118,16 +153,27 @@ class Way:
         self._proxy = BreakingProxy(self._socket, self.port)
 
 
+def through(target: URL, port: int) -> URL:
+    """Return a database's URL by way of a proxy."""
+    return target.set(host="127.0.0.1", port=port, query={"sslmode": "disable", "gssencmode": "disable"})
+
+
 @contextmanager
 def breaking_proxy(url: str) -> Iterator[tuple[BreakingProxy, URL]]:
     """A proxy in front of a database that is reached over a Unix socket, and the URL that goes through it."""
     target = make_url(url)
-    folder = target.query["host"]
-    if not isinstance(folder, str):
-        raise TypeError(folder)
-    proxy = BreakingProxy(f"{folder}/.s.PGSQL.5432")
-    through = target.set(host="127.0.0.1", port=proxy.port, query={"sslmode": "disable", "gssencmode": "disable"})
+    proxy = BreakingProxy(f"{target.query['host']}/.s.PGSQL.5432")
     try:
-        yield proxy, through
+        yield proxy, through(target, proxy.port)
+    finally:
+        proxy.close()
+
+
+@contextmanager
+def wire_to(port: int) -> Iterator[BreakingProxy]:
+    """Lend a proxy to a port of the loopback address."""
+    proxy = BreakingProxy(port)
+    try:
+        yield proxy
     finally:
         proxy.close()

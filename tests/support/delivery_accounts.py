@@ -7,19 +7,16 @@ the ledger with its history. `Promised` is what they have to agree on, whatever 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import pairwise
 
 import psycopg
 
-from airflow_kcr.protocol.invariants.accounting import redeliveries
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
+from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.values import BatchId
-from tests.support.member_accounts import Place
+from tests.support.member_accounts import Place, Witnesses
 from tests.support.plain_engine import Written
 from tests.support.sink_tables import libpq
 from tests.support.verifying import verify
@@ -96,7 +93,7 @@ def delivered(
         Broken: a promise was not kept, or a witness contradicts another one.
     """
     _require(map(str, verify(history)), "verify has findings")
-    seen = _Witnesses.of(history, rows)
+    seen = Witnesses.of(history, rows)
     _require(seen.strange(), "the pipeline has written what the ledger does not know")
     _require(seen.silent(), "the ledger has as done what nobody has written")
     kept = Counter(table)
@@ -110,7 +107,8 @@ def delivered(
     else:
         _require(lost, "missing")
         _require(lost_in_table, "missing in the table")
-    causes = seen.causes()
+    _require((one for one in seen.causes() if one[2] is None), "written again, and no reset accounts for it")
+    causes = Counter(cause for _, _, cause in seen.causes())
     again = sum(n for cause, n in causes.items() if cause is not ResetCause.PERSON)
     if delivery is Delivery.AT_MOST_ONCE and again:
         raise Broken(f"at_most_once, and {again} records were processed twice: {dict(causes)}")
@@ -145,109 +143,3 @@ def _require(found: Iterable[object], what: str) -> None:
     some = list(found)
     if some:
         raise Broken(f"{what}: {len(some)}, the first are {some[:_FIRST]}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Witnesses:
-    """Who began a record, who wrote it, and what the ledger says of its repetitions."""
-
-    batches: Mapping[BatchId, Batch]
-    order: Mapping[BatchId, int]
-    begun: Mapping[Place, tuple[BatchId, ...]]
-    writers: Mapping[Place, tuple[BatchId, ...]]
-    again: Mapping[Place, Mapping[BatchId, ResetCause | None]]
-    ledger: int
-
-    @classmethod
-    def of(cls, history: History, rows: Iterable[Written]) -> _Witnesses:
-        order = {batch.batch: number for number, batch in enumerate(history.batches)}
-        begun: dict[Place, list[BatchId]] = {}
-        for batch in history.batches:
-            for p, r in batch.ranges.items():
-                for offset in range(r.from_, r.to):
-                    begun.setdefault((p.topic, p.partition, offset), []).append(batch.batch)
-        writers: dict[Place, list[BatchId]] = {}
-        for row in rows:
-            writers.setdefault((row.topic, row.partition, row.offset), []).append(BatchId(row.batch))
-        again: dict[Place, dict[BatchId, ResetCause | None]] = {}
-        ledger = 0
-        for one in redeliveries(history):
-            ledger += one.range.width
-            for offset in range(one.range.from_, one.range.to):
-                place = (one.partition.topic, one.partition.partition, offset)
-                again.setdefault(place, {})[one.batch] = None if one.reset is None else one.reset.cause
-        return cls(
-            batches={batch.batch: batch for batch in history.batches},
-            order=order,
-            begun={place: tuple(ids) for place, ids in begun.items()},
-            writers={p: tuple(sorted(ids, key=lambda b: order.get(b, -1))) for p, ids in writers.items()},
-            again=again,
-            ledger=ledger,
-        )
-
-    @property
-    def replays(self) -> bool:
-        """Whether a person has had anything processed again."""
-        return any(ResetCause.PERSON in by.values() for by in self.again.values())
-
-    def strange(self) -> list[tuple[Place, BatchId]]:
-        """What was written by a batch that had not started it, or twice by one."""
-        return [
-            (place, batch)
-            for place, ids in self.writers.items()
-            for batch, n in Counter(ids).items()
-            if n > 1 or batch not in self.begun.get(place, ())
-        ]
-
-    def silent(self) -> list[tuple[Place, BatchId]]:
-        """What a batch that is done has not written."""
-        return [
-            (place, batch)
-            for place, ids in self.begun.items()
-            for batch in ids
-            if self._was_done(batch) and batch not in self.writers.get(place, ())
-        ]
-
-    def has_died_with(self, place: Place) -> bool:
-        """Whether the newest batch that began a record has never ended."""
-        ids = self.begun.get(place, ())
-        return bool(ids) and not self._was_done(ids[-1])
-
-    def causes(self) -> Counter[ResetCause | None]:
-        """Why records were written again, by the ledger.
-
-        Raises:
-            Broken: the ledger knows of no reset for one.
-        """
-        found: Counter[ResetCause | None] = Counter()
-        for place, _, batch in self._repeated():
-            cause = self.again.get(place, {}).get(batch)
-            if cause is None:
-                raise Broken(f"{place} was written again by {batch}, and no reset accounts for it")
-            found[cause] += 1
-        return found
-
-    def in_flight(self) -> set[BatchId]:
-        """The batches without an accepted end of which something was written again after a failure."""
-        return {
-            earlier
-            for place, earlier, batch in self._repeated()
-            if self.again[place][batch] is not ResetCause.PERSON and not self._was_done(earlier)
-        }
-
-    def repeated_though_done(self) -> list[tuple[Place, BatchId]]:
-        """What was written again after a failure though its batch was done."""
-        return [
-            (place, earlier)
-            for place, earlier, batch in self._repeated()
-            if self.again[place][batch] is not ResetCause.PERSON and self._was_done(earlier)
-        ]
-
-    def _repeated(self) -> Iterable[tuple[Place, BatchId, BatchId]]:
-        """Each time that a record was written again: by whom before, and by whom."""
-        for place, ids in self.writers.items():
-            for earlier, batch in pairwise(ids):
-                yield place, earlier, batch
-
-    def _was_done(self, batch: BatchId) -> bool:
-        return self.batches[batch].outcome in {Outcome.DONE, Outcome.UNDONE}

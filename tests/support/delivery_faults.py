@@ -79,6 +79,12 @@ class Scene:
     rows: list[Row] = field(default_factory=list)
     _so_far: Delivered = NOTHING
 
+    def begins(self) -> None:
+        """Make the first checkpoint; what is counted is counted from there."""
+        self.one.fill(BEYOND)
+        finished(self.one, AT_MOST)
+        self._so_far = self.judged()
+
     def is_held(self, step: str) -> None:
         """Have records processed beyond the last checkpoint, and more, until member 0 stands at a step."""
         one = self.one
@@ -169,26 +175,6 @@ def scene(
     hosting: str = "tests.support.member_process",
     pipeline: str = "none:none",
 ) -> Iterator[Scene]:
-    """Lend a region of a delivery whose two members have made a first checkpoint; see `first_scene`."""
-    with first_scene(kafka, store, target, delivery, folder, spec, hosting=hosting, pipeline=pipeline) as made:
-        made.one.fill(BEYOND)
-        finished(made.one, AT_MOST)
-        made._so_far = made.judged()
-        yield made
-
-
-@contextmanager
-def first_scene(
-    kafka: Kafka,
-    store: str,
-    target: str | Path,
-    delivery: Delivery,
-    folder: Path,
-    spec: str = SPEC,
-    *,
-    hosting: str = "tests.support.member_process",
-    pipeline: str = "none:none",
-) -> Iterator[Scene]:
     """Lend a region of a delivery whose two members have made no checkpoint.
 
     Args:
@@ -245,6 +231,7 @@ class Stage:
 
         def one(scene: Scene) -> None:
             try:
+                scene.begins()
                 for number, step in enumerate(steps):
                     scene.is_held(step)
                     if server is not None:

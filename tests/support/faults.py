@@ -14,9 +14,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Checkpoint, RegionState, ResetCause
-from airflow_kcr.protocol.values import AssignmentId, EventNumber, Incarnation, MemberId
-from tests.support.kafka import QUIESCED, WITHIN, Kafka
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.rows import Checkpoint, Halt, RegionState, ResetCause
+from airflow_kcr.protocol.values import AssignmentId, EventNumber, Incarnation, MemberId, RequestId
+from tests.support.kafka import QUIESCED, WITHIN, Kafka, Record
 from tests.support.member_accounts import Account, Place
 from tests.support.members import Live, Process
 from tests.support.plain_engine import Written
@@ -69,19 +70,19 @@ def stored(kafka: Kafka, topic: str) -> list[Stored]:
     return found
 
 
-def told(live: Live, kind: type[B]) -> list[B]:
-    """Return the events of one kind in a region's history, in order."""
+def told(live: Live, kind: type[B], after: int = 0) -> list[B]:
+    """Return the events of one kind in a region's history, those after an event, in order."""
     found: list[B] = []
-    after = EventNumber(0)
-    while page := live.store.events(live.name, after):
+    seen = EventNumber(after)
+    while page := live.store.events(live.name, seen):
         found += [event.body for event in page if isinstance(event.body, kind)]
-        after = page[-1].number
+        seen = page[-1].number
     return found
 
 
-def resets(live: Live) -> list[events.ResetBegun]:
-    """Return the resets of a region but its start, further attempts included."""
-    return [body for body in told(live, events.ResetBegun) if body.cause is not ResetCause.START]
+def resets(live: Live, after: int = 0) -> list[events.ResetBegun]:
+    """Return the resets of a region after an event, but for its start, further attempts included."""
+    return [body for body in told(live, events.ResetBegun, after) if body.cause is not ResetCause.START]
 
 
 def needless(live: Live, before: int) -> list[events.ResetBegun]:
@@ -157,6 +158,74 @@ def runs(live: Live) -> bool:
     with suppress(StoreError):
         return live.region().state is RegionState.RUNNING
     return False
+
+
+def up(live: Live, *members: tuple[int, ...], each: int = 60, stores: Sequence[str] = ()) -> list[Process]:
+    """Start processes, and bring the region to a checkpoint that has its first records.
+
+    Args:
+        live: the region.
+        members: the indexes of each process.
+        each: records of each partition.
+        stores: how the first of them reach the store, where that is not the region's own address.
+    """
+    ways = [*stores, *[""] * len(members)]
+    processes = [live.start(*indexes, store=ways[number]) for number, indexes in enumerate(members)]
+    holders = min(sum(map(len, members)), live.kafka.partitions(live.topic))
+    live.until(lambda: len(set(live.owners().values())) == holders, "shared")
+    live.fill(each)
+    finished(live)
+    return processes
+
+
+def ask(live: Live, name: str) -> RequestId:
+    """Ask for a checkpoint, and return its request id at once."""
+    request_id = RequestId(name)
+    live.handle(RequestCheckpoint(request_id=request_id))
+    return request_id
+
+
+def held_at(live: Live, gate: str, *processes: Process, each: int = 60, within: float = 60.0) -> None:
+    """Have processes come to a gate, of a batch, a checkpoint or a reset, and wait there.
+
+    Args:
+        live: the region, of which everything is processed.
+        gate: of `member_process.GATES`.
+        processes: that wait.
+        each: records of each partition: in the batch that is held, or to be processed before a checkpoint or a reset.
+        within: seconds.
+    """
+    provoke = {
+        **dict.fromkeys(("contributing", "committing"), lambda: ask(live, f"held at {gate}")),
+        **dict.fromkeys(("resetting", "claimed"), live.reset),
+    }.get(gate)
+    if provoke is not None:
+        live.fill(each)
+        live.until(live.consumed, "consumed", within)
+    for one in processes:
+        one.gate(gate)
+    if provoke is None:
+        live.fill(each)
+    else:
+        provoke()
+    live.until(lambda: all(one.reached(gate) for one in processes), f"at {gate}", within)
+
+
+def halted(live: Live, within: float = 60.0) -> Halt:
+    """Wait until the region is halted, and return why."""
+    live.until(lambda: live.region().state is RegionState.HALTED, "halted", within)
+    halt = live.region().halt
+    assert halt is not None
+    return halt
+
+
+def recreate(live: Live, each: int) -> None:
+    """Delete the topic and make one of the same name at once, with other records, whose values begin with `new:`."""
+    partitions = live.kafka.partitions(live.topic)
+    live.kafka.delete_topic(live.topic)
+    live.kafka.topic(partitions, name=live.topic)
+    records = [Record(value=f"new:{n}".encode(), partition=n) for n in range(partitions) for _ in range(each)]
+    live.kafka.produce(live.topic, records)
 
 
 def finished(live: Live, within: float = 60.0) -> None:

@@ -11,6 +11,7 @@ It needs root, for the namespaces.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import random
 import signal
@@ -25,7 +26,7 @@ from typing import Final
 
 import psutil
 
-from tests.support.kubernetes import ApiServer, Json, Refusal, Selection, kubeconfig, now
+from tests.support.kubernetes import ApiServer, Json, Place, Refusal, now
 
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 POLL: Final = 0.05
@@ -89,7 +90,6 @@ class Node:
         """Start containers from now on."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.hosts.write_text(f"127.0.0.1 localhost\n{self.api.host} kubernetes.default.svc\n")
-        self.api.read_log = self.said
         self._spawn("kubelet", self._watch)
 
     def stop(self) -> None:
@@ -122,9 +122,9 @@ class Node:
         thread.start()
 
     def _watch(self) -> None:
-        objects, seen = self.api.objects, set[str]()
+        seen = set[str]()
         while not self._over.is_set():
-            for one in objects.select(Selection("", "services"))[0] + objects.select(Selection("", "pods"))[0]:
+            for one in self.api.select("services") + self.api.select("pods"):
                 metadata = one["metadata"]
                 if metadata["uid"] in seen:
                     continue
@@ -140,8 +140,7 @@ class Node:
 
     def _run(self, pod: Json, address: str) -> None:
         """Take a pod from its beginning to its end."""
-        metadata, uid = pod["metadata"], pod["metadata"]["uid"]
-        place = ("pods", metadata["namespace"], metadata["name"])
+        place, uid = _place(pod), pod["metadata"]["uid"]
         with suppress(Refusal):  # it was removed from elsewhere
             container = self._prepared(pod, address)
             if container is not None:
@@ -151,17 +150,16 @@ class Node:
                 ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "finishedAt": now()}
                 self._report(pod, phase, {"terminated": ended}, ready=False, address=address)
             while not self._over.is_set():
-                if self.api.objects.get(*place)["metadata"].get("deletionTimestamp"):
-                    self.api.objects.remove(*place)
+                if self._is_to_end(pod):
+                    self.api.remove(place)
                     return
                 self._over.wait(POLL)
         self._processes.pop(uid, None)
 
     def _prepared(self, pod: Json, address: str) -> subprocess.Popen[bytes] | None:
         """Start a pod's container as soon as all is there that it mounts; None: it was deleted before."""
-        place = ("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
         while not self._over.is_set():
-            if self.api.objects.get(*place)["metadata"].get("deletionTimestamp"):
+            if self._is_to_end(pod):
                 return None
             try:
                 return self._start(pod, address)
@@ -198,10 +196,9 @@ class Node:
 
     def _until_over(self, pod: Json, process: subprocess.Popen[bytes]) -> int:
         """Wait for the end of a container, and make it come when its pod is deleted; return its exit code."""
-        place = ("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
         killed_at: float | None = None
         while process.poll() is None:
-            metadata = self.api.objects.get(*place)["metadata"]
+            metadata = self.api.get(_place(pod))["metadata"]
             if metadata.get("deletionTimestamp") and killed_at is None:
                 killed_at = time.monotonic() + metadata["deletionGracePeriodSeconds"]
                 for first in psutil.Process(process.pid).children():
@@ -212,26 +209,22 @@ class Node:
             self._over.wait(POLL)
         return process.returncode
 
+    def _is_to_end(self, pod: Json) -> bool:
+        return "deletionTimestamp" in self.api.get(_place(pod))["metadata"]
+
     def _report(self, pod: Json, phase: str, state: Json, *, ready: bool, address: str) -> None:
         """Write a pod's status."""
         (container,) = pod["spec"]["containers"]
-        metadata = pod["metadata"]
         told = "True" if ready else "False"
         conditions = [{"type": kind, "status": told} for kind in ("ContainersReady", "Ready")]
         status = {"name": container["name"], "ready": ready, "restartCount": 0, "image": container["image"]}
-        self.api.objects.merge(
-            "pods",
-            metadata["namespace"],
-            metadata["name"],
-            {
-                "status": {
-                    "phase": phase,
-                    "podIP": address,
-                    "conditions": [{"type": "PodScheduled", "status": "True"}, *conditions],
-                    "containerStatuses": [{**status, "imageID": "", "state": state}],
-                }
-            },
-        )
+        found = {
+            "phase": phase,
+            "podIP": address,
+            "conditions": [{"type": "PodScheduled", "status": "True"}, *conditions],
+            "containerStatuses": [{**status, "imageID": "", "state": state}],
+        }
+        self.api.merge(_place(pod), {"status": found})
 
     # -- what a pod has ------------------------------------------------------------------------------------------
 
@@ -242,7 +235,7 @@ class Node:
             source = one.get("valueFrom") or {}
             if "secretKeyRef" in source:
                 reference = source["secretKeyRef"]
-                data = self.api.objects.get("secrets", pod["metadata"]["namespace"], reference["name"])["data"]
+                data = self.api.get(("secrets", pod["metadata"]["namespace"], reference["name"]))["data"]
                 if reference["key"] not in data:
                     raise Refusal(404, "NotFound", f"couldn't find key {reference['key']} in {reference['name']}")
                 found[one["name"]] = base64.b64decode(data[reference["key"]]).decode()
@@ -258,11 +251,11 @@ class Node:
         for volume in pod["spec"].get("volumes", ()):
             target = folder / "volumes" / volume["name"]
             if "configMap" in volume:
-                data = self.api.objects.get("configmaps", namespace, volume["configMap"]["name"]).get("data") or {}
+                data = self.api.get(("configmaps", namespace, volume["configMap"]["name"])).get("data") or {}
                 items = volume["configMap"].get("items") or [{"key": key, "path": key} for key in data]
                 _write(target, {item["path"]: data[item["key"]].encode() for item in items})
             elif "secret" in volume:
-                data = self.api.objects.get("secrets", namespace, volume["secret"]["secretName"])["data"]
+                data = self.api.get(("secrets", namespace, volume["secret"]["secretName"]))["data"]
                 _write(target, {key: base64.b64decode(value) for key, value in data.items()})
             else:
                 _write(target, {})
@@ -272,18 +265,16 @@ class Node:
 
     def _account(self, pod: Json, folder: Path) -> Path:
         namespace, account = pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"]
-        token = self.api.token(f"system:serviceaccount:{namespace}:{account}")
-        files = {"token": token, "ca.crt": self.api.certificate, "namespace": namespace}
+        files = {"token": self.api.token(namespace, account), "ca.crt": self.api.certificate, "namespace": namespace}
         _write(folder, {name: text.encode() for name, text in files.items()})
         return folder
 
     def _name(self, service: Json) -> None:
         """Have pods find a service's only pod by its name, as a headless service's."""
         namespace, selector = service["metadata"]["namespace"], service["spec"].get("selector") or {}
-        selection = Selection(namespace, "pods", ",".join(f"{key}={value}" for key, value in selector.items()))
-
+        labels = ",".join(f"{key}={value}" for key, value in selector.items())
         while not self._over.wait(POLL):
-            pods, _ = self.api.objects.select(selection)
+            pods = self.api.select("pods", namespace, labels)
             address = next((pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")), None)
             if address is not None:
                 self._resolve(f"{service['metadata']['name']}.{namespace}.svc", address)
@@ -308,15 +299,22 @@ class KubernetesCluster:
 
     def client_configuration(self, folder: Path, namespace: str, account: str) -> Path:
         """Write a kubeconfig file for a service account."""
-        file = folder / f"kubeconfig-{account}"
-        token = self.api.token(f"system:serviceaccount:{namespace}:{account}")
-        file.write_text(kubeconfig(self.api, namespace, token))
+        file, trusted = folder / f"kubeconfig-{account}", base64.b64encode(self.api.certificate.encode()).decode()
+        cluster = {"server": self.api.address, "certificate-authority-data": trusted}
+        found = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "kcr",
+            "clusters": [{"name": "double", "cluster": cluster}],
+            "users": [{"name": "airflow", "user": {"token": self.api.token(namespace, account)}}],
+            "contexts": [{"name": "kcr", "context": {"cluster": "double", "user": "airflow", "namespace": namespace}}],
+        }
+        file.write_text(json.dumps(found))  # every JSON is YAML
         return file
 
-    def pods(self, namespace: str, **labels: str) -> list[Json]:
-        """Return the pods that have these labels, `spark_role="driver"` for `spark-role`."""
-        text = ",".join(f"{name.replace('_', '-')}={value}" for name, value in labels.items())
-        return self.api.objects.select(Selection(namespace, "pods", text))[0]
+    def pods(self, namespace: str, role: str) -> list[Json]:
+        """Return the drivers or the executors of Spark."""
+        return self.api.select("pods", namespace, f"spark-role={role}")
 
 
 @contextmanager
@@ -343,6 +341,10 @@ def kubernetes_cluster(folder: Path, image: Image) -> Iterator[KubernetesCluster
 def can_run_pods() -> bool:
     """Whether this process may make namespaces, and listen on port 443."""
     return os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], check=False).returncode == 0
+
+
+def _place(pod: Json) -> Place:
+    return "pods", pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 
 def _host(pod: Json) -> str:

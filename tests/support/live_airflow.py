@@ -52,8 +52,10 @@ class TestersClient(AirflowClient):
         mapped = "" if map_index is None else f"/{map_index}"
         self.request("PATCH", f"{run_path(dag, run_id)}/taskInstances/{part(task)}{mapped}", {"new_state": state})
 
-    def log(self, dag: str, run_id: str, task: str, *, attempt: int = 1, map_index: int = UNMAPPED) -> str:
-        """Return the log of one try of a task, with what it failed of."""
+    def log(self, dag: str, run_id: str, task: str, *, map_index: int = UNMAPPED) -> str:
+        """Return the log of a task's newest try, with what it failed of."""
+        found = self.task(dag, run_id, task, map_index)
+        attempt = 1 if found is None else found.try_number
         path = f"{run_path(dag, run_id)}/taskInstances/{part(task)}/logs/{attempt}"
         content: list[Any] = self.request("GET", path, map_index=map_index, full_content=True)["content"]
         return "\n".join(text for line in content for text in _log_lines(line))
@@ -124,9 +126,7 @@ class LiveAirflow:
         found = client.wait_for_task(dag, run_id, task, {"awaiting_input", *failed}, within=ASKED_WITHIN)
         if found.state != "awaiting_input":
             lost = [one for one in client.tasks(dag, run_id) if one.state == "failed"]
-            raise AssertionError(
-                "\n".join(client.log(dag, run_id, one.task_id, attempt=one.try_number) for one in lost)
-            )
+            raise AssertionError("\n".join(client.log(dag, run_id, one.task_id) for one in lost))
         log = self.airflow.folder / f"{Component.SCHEDULER}.log"
         heard = f"task_id='{task}', run_id='{run_id}', try_number={found.try_number}, map_index={found.map_index})"
 

@@ -16,11 +16,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import psutil
 
@@ -38,9 +38,10 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, RegionName, RequestId
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.driver import START
 from tests.support.kafka import Kafka
 from tests.support.member_accounts import Account, judged
@@ -145,7 +146,7 @@ class Live:
     """A region, and everything around it."""
 
     kafka: Kafka
-    store: RegionStore
+    store: PostgresTransactions
     url: str
     name: RegionName
     group: str
@@ -210,6 +211,23 @@ class Live:
         one = Process(process=process, gates=folder / "gates", output=folder / "output.jsonl", log=log)
         self.processes.append(one)
         return one
+
+    def require_sound(self, wanted: Set[tuple[str, int, int]] | None = None) -> None:
+        """Fail unless what happened is sound; see `account`."""
+        account = self.account(wanted)
+        assert account.is_sound, account
+
+    @contextmanager
+    def ended(self) -> Iterator[Live]:
+        """Lend the region; at the end every process is ended."""
+        try:
+            yield self
+        finally:
+            for process in self.processes:
+                if process.running:
+                    process.thaw()
+                    process.kill()
+            self.store.close()
 
     # -- the region ----------------------------------------------------------------------------------------------
 
@@ -335,6 +353,16 @@ class Live:
         return judged(history, violations, self.written() if rows is None else rows, wanted)
 
 
+def started(url: str, spec: RegionSpec, declared: Callable[[RegionName], None] | None = None) -> PostgresTransactions:
+    """Declare a region and start it, and return its store; `declared` is called in between."""
+    store, name = connect(store_url(url)), RegionName(spec.region)
+    store.handle(name, commands.DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
+    if declared is not None:
+        declared(name)
+    store.handle(name, START)
+    return store
+
+
 @contextmanager
 def live(
     kafka: Kafka,
@@ -345,6 +373,7 @@ def live(
     partitions: int = 6,
     spec: str = "",
     group: str = "",
+    protocol: GroupProtocol = GroupProtocol.CLASSIC,
     subscription: str = "topics: [{topic}]",
     configs: Mapping[str, str] | None = None,
     pipeline: str = "none:none",
@@ -362,6 +391,7 @@ def live(
         partitions: of its topic.
         spec: further lines of the spec, as `timeouts: {…}`.
         group: further fields of the group, as `, static_membership: false`.
+        protocol: of the group.
         subscription: what the group reads, `{topic}` being the name of the topic.
         configs: of the topic.
         pipeline: of the group, where its members run on Spark.
@@ -371,53 +401,24 @@ def live(
     """
     topic, group_id = kafka.topic(partitions, configs), name or kafka.group_id()
     reads = subscription.format(topic=topic)
+    spoken = "" if protocol is GroupProtocol.CLASSIC else f", protocol: {protocol}"
     parsed = parse(
         f"region: {group_id}\n"
         f"kafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\n"
-        f"groups: [{{group_id: {group_id}, {reads}, pipeline: '{pipeline}', members: {members}{group}}}]\n"
+        f"groups: [{{group_id: {group_id}, {reads}, pipeline: '{pipeline}', members: {members}{group}{spoken}}}]\n"
         f"{spec or QUICK}"
     )
-    store = connect(store_url(url))
     region = RegionName(group_id)
-    store.handle(region, commands.DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
-    if declared is not None:
-        declared(region)
-    store.handle(region, START)
+    store = started(url, parsed, declared)
     one = Live(
         kafka=kafka, store=store, url=url, name=region, group=group_id, topic=topic, folder=folder, hosting=hosting
     )
-    try:
+    with one.ended():
         yield one
-    finally:
-        for process in one.processes:
-            if process.running:
-                process.thaw()
-                process.kill()
-        store.close()
 
 
-@contextmanager
-def on_spark(kafka: Kafka, url: str, folder: Path, group: str) -> Iterator[Live]:
-    """Lend a started region of one member on Spark over two partitions, whose pipeline writes what it reads.
-
-    Args:
-        kafka: the broker, as the test reaches it.
-        url: of the store.
-        folder: for what the processes leave.
-        group: further fields of the group, as how its member reaches the broker.
-    """
-    with live(
-        kafka,
-        url,
-        folder,
-        members=1,
-        partitions=2,
-        spec=UNHURRIED,
-        group=group,
-        hosting="tests.support.spark_member_process",
-        pipeline="tests.support.spark_gated_pipeline:process",
-    ) as one:
-        yield one
+Lend: TypeAlias = Callable[..., AbstractContextManager[Live]]
+"""`live` with some of its arguments given, as fixtures lend it."""
 
 
 @contextmanager
@@ -432,14 +433,8 @@ def named(kafka: Kafka, url: str, spec: RegionSpec, folder: Path) -> Iterator[Li
     """
     (group,) = spec.groups
     (topic,) = group.topics
-    store, name = connect(store_url(url)), RegionName(spec.region)
-    store.handle(name, commands.DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
-    store.handle(name, START)
-    one = Live(kafka=kafka, store=store, url=url, name=name, group=group.group_id, topic=topic, folder=folder)
-    try:
+    store, name = started(url, spec), RegionName(spec.region)
+    with Live(
+        kafka=kafka, store=store, url=url, name=name, group=group.group_id, topic=topic, folder=folder
+    ).ended() as one:
         yield one
-    finally:
-        for process in one.processes:
-            if process.running:
-                process.kill()
-        store.close()

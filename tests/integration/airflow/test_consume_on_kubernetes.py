@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,13 @@ import pytest
 
 from airflow_kcr.embedded.jars import QUICK_START, java
 from airflow_kcr.embedded.servers import spark_home
-from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
-from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster
+from tests.support.consume_in_cluster import ConsumersInCluster
 from tests.support.consume_pipeline import OUTPUT
 from tests.support.kafka import Kafka
 from tests.support.kubelet import Image, KubernetesCluster, blocks, can_run_pods, kubernetes_cluster
 from tests.support.kubernetes import Json
-from tests.support.members import TOP, live
+from tests.support.members import TOP
 
 PAGE = TOP / "docs" / "how-to" / "run-consumers-on-kubernetes.md"
 SPACE = "kcr"
@@ -74,31 +72,26 @@ class OnKubernetes(ConsumersInCluster):
 
     def pods(self, role: str) -> list[Json]:
         """Return the drivers, or the executors."""
-        return self.cluster.pods(SPACE, spark_role=role)
+        return self.cluster.pods(SPACE, role)
 
     def driver(self, task: Task) -> Json:
         """Return the pod of a task's driver."""
         (pod,) = (pod for pod in self.pods("driver") if self.is_of(pod, task))
         return pod
 
-    def executors(self) -> set[str]:
-        """Return the executors' pods that run."""
-        return {pod["metadata"]["uid"] for pod in self.pods("executor") if pod["status"]["phase"] == "Running"}
 
-
-@contextmanager
-def on_kubernetes(
-    kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def here(
+    kafka: Kafka, store_connection: str, tmp_path: Path, connector_jars: tuple[Path, ...]
 ) -> Iterator[OnKubernetes]:
-    monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", connection_json(url))
+    """The region, and the cluster."""
     with (
-        kubernetes_cluster(folder / "kubernetes", image(folder)) as cluster,
-        live(kafka, url, folder, members=1, partitions=2, spec=SPEC, pipeline=PIPELINE) as region,
-        consumers(region, jars, folder) as found,
+        kubernetes_cluster(tmp_path / "kubernetes", image(tmp_path)) as cluster,
+        consumers(kafka, store_connection, tmp_path, connector_jars) as found,
     ):
         cluster.api.apply(manifest())
-        cluster.api.secret(SPACE, "kcr", {"store-url": url})
-        yield OnKubernetes(found=found, cluster=cluster, folder=folder)
+        cluster.api.secret(SPACE, "kcr", {"store-url": store_connection})
+        yield OnKubernetes(found=found, cluster=cluster, folder=tmp_path)
 
 
 def image(folder: Path) -> Image:
@@ -143,7 +136,7 @@ def test_sparks_client_hands_a_driver_over_with_the_rights_of_the_page(tmp_path:
             check=False,
         )
         assert cluster.api.refused() == [], ran.stdout
-        (pod,) = cluster.pods(SPACE, spark_role="driver")
+        (pod,) = cluster.pods(SPACE, "driver")
         # The driver got as far as its program, which isn't there: so its configuration was.
         said = cluster.node.said(pod["metadata"]["uid"])
         assert "can't open file '/opt/jobs/nothing.py'" in said, f"{ran.stdout}\n{said}"
@@ -152,21 +145,18 @@ def test_sparks_client_hands_a_driver_over_with_the_rights_of_the_page(tmp_path:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_task_hands_its_application_over_and_succeeds_when_the_region_stops(
-    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with on_kubernetes(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-        task = here.hand_over()
-        here.work()
+def test_a_task_hands_its_application_over_and_succeeds_when_the_region_stops(here: OnKubernetes) -> None:
+    task = here.hand_over()
+    here.found.work()
 
-        # The store's address comes from the cluster's secret alone.
-        api, uid = here.cluster.api, here.driver(task)["metadata"]["uid"]
-        lines = here.cluster.node.command_lines(uid)
-        assert any("org.apache.spark.deploy.SparkSubmit" in line for line in lines)
-        stored = api.objects.everything(but="secrets")
-        shown = [*lines, json.dumps(stored), task.said(), json.dumps(task.xcoms), json.dumps(task.ended)]
-        assert "postgresql" not in "\n".join([*shown, here.cluster.node.said(uid)])
+    # The store's address comes from the cluster's secret alone.
+    api, uid = here.cluster.api, here.driver(task)["metadata"]["uid"]
+    lines = here.cluster.node.command_lines(uid)
+    assert any("org.apache.spark.deploy.SparkSubmit" in line for line in lines)
+    stored = [one for (plural, _, _), one in api.objects.items() if plural != "secrets"]
+    shown = [*lines, json.dumps(stored), task.said(), json.dumps(task.xcoms), json.dumps(task.ended)]
+    assert "postgresql" not in "\n".join([*shown, here.cluster.node.said(uid)])
 
-        here.finish(task)
-        here.found.until(lambda: here.pods("executor") == [], "its executors gone")
-        assert api.refused() == []
+    here.finish(task)
+    here.found.until(lambda: here.pods("executor") == [], "its executors gone")
+    assert api.refused() == []

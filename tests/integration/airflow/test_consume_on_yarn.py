@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.airflow_home import connection_json
+from airflow_kcr.triggers.payloads import Status
 from tests.support.consume import Task, consumers
-from tests.support.consume_in_cluster import PIPELINE, SPEC, ConsumersInCluster, trigger, undone
+from tests.support.consume_in_cluster import ConsumersInCluster, trigger
 from tests.support.consume_pipeline import OUTPUT
 from tests.support.kafka import Kafka
-from tests.support.members import TOP, live
+from tests.support.members import TOP
 from tests.support.yarn import APPLICATION_MASTER, EXECUTOR, YarnCluster, yarn_cluster
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,81 +43,66 @@ class OnYarn(ConsumersInCluster):
         environment = {"HADOOP_CONF_DIR": str(self.cluster.configuration), "PYSPARK_PYTHON": sys.executable}
         return {"master": "yarn", "conf": conf, "environment": environment}
 
-    def executors(self) -> set[str]:
-        """Return the process ids of the executors."""
-        return {str(pid) for pid in self.cluster.processes(EXECUTOR)}
-
     def ended(self, task: Task) -> bool | None:
         """Whether the resource manager says SUCCEEDED."""
         status = self.cluster.final_status(self.application(task))
         return None if status is None else status == "SUCCEEDED"
 
 
-@contextmanager
-def on_yarn(
-    kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[OnYarn]:
-    monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", connection_json(url))
+@pytest.fixture
+def here(kafka: Kafka, store_connection: str, tmp_path: Path, connector_jars: tuple[Path, ...]) -> Iterator[OnYarn]:
+    """The region, and the cluster."""
     with (
-        yarn_cluster(folder / "yarn", {"KCR_STORE_URL": url}) as cluster,
-        live(kafka, url, folder, members=1, partitions=2, spec=SPEC, pipeline=PIPELINE) as region,
-        consumers(region, jars, folder) as found,
+        yarn_cluster(tmp_path / "yarn", {"KCR_STORE_URL": store_connection}) as cluster,
+        consumers(kafka, store_connection, tmp_path, connector_jars) as found,
     ):
         yield OnYarn(found=found, cluster=cluster)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_a_cleared_task_ends_its_application_and_the_next_try_goes_on_without_a_reset(
-    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with on_yarn(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-        first = here.hand_over()
-        here.work()
+def test_a_cleared_task_ends_its_application_and_the_next_try_goes_on_without_a_reset(here: OnYarn) -> None:
+    first = here.hand_over()
+    here.found.work()
 
-        # The store's address comes from the cluster alone: no process's arguments, no log and no XCom have it.
-        lines = [" ".join(psutil.Process(pid).cmdline()) for pid in here.cluster.processes(APPLICATION_MASTER)]
-        assert lines
-        shown = "\n".join([*lines, first.said(), json.dumps(first.xcoms), json.dumps(first.ended)])
-        assert "postgresql" not in shown
+    # The store's address comes from the cluster alone: no process's arguments, no log and no XCom have it.
+    lines = [" ".join(psutil.Process(pid).cmdline()) for pid in here.cluster.processes(APPLICATION_MASTER)]
+    assert lines
+    shown = "\n".join([*lines, first.said(), json.dumps(first.xcoms), json.dumps(first.ended)])
+    assert "postgresql" not in shown
 
-        asyncio.run(trigger(first).on_kill())
-        second = here.hand_over(try_number=2)
-        here.until_over(first)
-        assert here.ended(first)
-        assert "everything that was processed is in checkpoint" in here.cluster.said(here.application(first))
-        here.work()
-        assert undone(here.found, 1) == []
-        here.finish(second)
+    asyncio.run(trigger(first).on_kill())
+    second = here.hand_over(try_number=2)
+    here.until_over(first)
+    assert here.ended(first)
+    assert "everything that was processed is in checkpoint" in here.cluster.said(here.application(first))
+    here.found.work()
+    assert here.found.undone(1) == []
+    here.finish(second)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_spark_replaces_an_executor_that_yarn_has_lost_and_the_application_goes_on(
-    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with on_yarn(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-        here.goes_on(here.replaces(lambda executor: os.kill(int(executor), signal.SIGKILL)))
+def test_spark_replaces_an_executor_that_yarn_has_lost_and_the_application_goes_on(here: OnYarn) -> None:
+    task = here.hand_over()
+    here.found.work()
+    (lost,) = here.cluster.processes(EXECUTOR)
+    os.kill(lost, signal.SIGKILL)
+    here.found.until(lambda: bool({*here.cluster.processes(EXECUTOR)} - {lost}), "another executor")
+    here.found.work()
+    assert len(here.found.incarnations(here.found.live.member(0))) == 1
+    here.finish(task)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("fault", ["driver lost", "application killed"])
-def test_an_application_that_yarn_has_lost_fails_its_task_and_the_next_try_takes_over(
-    kafka: Kafka,
-    database_url: str,
-    tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    fault: str,
-) -> None:
-    with on_yarn(kafka, database_url, tmp_path, connector_jars, monkeypatch) as here:
-
-        def lose(task: Task) -> None:
-            if fault == "driver lost":
-                (driver,) = here.cluster.processes(APPLICATION_MASTER)
-                os.kill(driver, signal.SIGKILL)
-            else:
-                here.cluster.kill(here.application(task))
-
-        here.is_taken_over_after(lose)
+def test_an_application_that_yarn_has_lost_fails_its_task_and_the_next_try_takes_over(here: OnYarn, fault: str) -> None:
+    first = here.hand_over()
+    here.found.work()
+    if fault == "driver lost":
+        (driver,) = here.cluster.processes(APPLICATION_MASTER)
+        os.kill(driver, signal.SIGKILL)
+    else:
+        here.cluster.kill(here.application(first))
+    here.until_over(first)
+    assert not here.ended(first)
+    assert here.answer(first).status is not Status.REACHED
+    here.found.until(lambda: here.cluster.processes(EXECUTOR) == [], "its executors over")
+    second = here.hand_over(try_number=2)
+    here.found.work()
+    here.finish(second)

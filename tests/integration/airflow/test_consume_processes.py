@@ -8,57 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from airflow_kcr.protocol.region.rows import Outcome
 from tests.support.consume import CONF, Consumers, Task, consumers
 from tests.support.driver import STOP
 from tests.support.kafka import Kafka
-from tests.support.members import live
 from tests.support.spark_executors import application_settings
 from tests.support.tied import start_standalone
-
-SPEC = """\
-batch: {target: 500ms, min_records: 50, max_records: 200, timeout: 60s}
-timeouts: {lease: 6s, renew: 1s, session: 60s, relaunch: 45s, reset: 100s, drain: 90s, commit: 10s, close: 6s}
-"""
-PIPELINE = "tests.support.consume_pipeline:process"
-RECORDS = 750
-"""Of each partition, for some seconds of work."""
-
-
-@contextmanager
-def consuming(
-    kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...], *, members: int = 1, spec: str = SPEC
-) -> Iterator[Consumers]:
-    with (
-        live(kafka, url, folder, members=members, partitions=2, spec=spec, pipeline=PIPELINE) as region,
-        consumers(region, jars, folder) as found,
-    ):
-        yield found
-
-
-def work(found: Consumers) -> None:
-    """Return when an application is in the middle of its work."""
-    found.live.fill(RECORDS)
-    found.until_written(200)
-
-
-def undone(found: Consumers, incarnation: int) -> list[str]:
-    """Return the batches of an incarnation that did not count, or count no more.
-
-    Members that come back one after the other may begin a reset by their claims, on a busy machine; what the drained
-    ones did is not touched by that.
-    """
-    batches = [batch for batch in found.live.store.batches(found.live.name) if batch.incarnation == incarnation]
-    assert batches
-    return [batch.batch for batch in batches if batch.outcome is not Outcome.DONE or batch.undone_from]
 
 
 def command_lines(pids: set[int]) -> str:
@@ -87,10 +48,10 @@ def finish(found: Consumers, task: Task) -> None:
 def test_a_task_is_cleared_at_work_then_its_jvm_dies_and_each_new_try_goes_on(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
 ) -> None:
-    with consuming(kafka, database_url, tmp_path, connector_jars) as found:
+    with consumers(kafka, database_url, tmp_path, connector_jars) as found:
         first = found.start(0)
         found.until_hosting(first, 0)
-        work(found)
+        found.work()
 
         # Who it is, is in the store and in the task's XComs; the store's address is in no command line and in no log.
         label = found.live.region().members[found.live.member(0)].label
@@ -110,15 +71,15 @@ def test_a_task_is_cleared_at_work_then_its_jvm_dies_and_each_new_try_goes_on(
         found.until(lambda: other.ended is not None, "the other task refused")
         assert other.ended is not None
         assert (other.ended["state"], "is held by" in other.ended["message"]) == ("AirflowFailException", True)
-        work(found)
+        found.work()
         first.kill_from_the_page()
         second = found.start(0, try_number=2)
         found.until_gone(first)
         assert "everything that was processed is in checkpoint" in first.said()
         found.until_hosting(second, 0)
-        work(found)
+        found.work()
         # It drained: nothing had to be processed again.
-        assert undone(found, 1) == []
+        assert found.undone(1) == []
 
         # The JVM dies: the driver ends at once, and the task says that a retry can help.
         os.kill(second.jvm, signal.SIGKILL)
@@ -138,11 +99,11 @@ def test_a_task_is_cleared_at_work_then_its_jvm_dies_and_each_new_try_goes_on(
 def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
 ) -> None:
-    with consuming(kafka, database_url, tmp_path, connector_jars, members=2) as found:
+    with consumers(kafka, database_url, tmp_path, connector_jars, members=2) as found:
         first = found.start(0, 1)
         found.until_hosting(first, 0, 1)
         found.live.shared(0, 1)
-        work(found)
+        found.work()
 
         # The task's process is gone without a word; the next try begins while the driver drains.
         first.kill()
@@ -150,8 +111,8 @@ def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
         found.until_gone(first)
         found.until_hosting(second, 0, 1)
         found.live.shared(0, 1)
-        work(found)
-        assert undone(found, 1) == []
+        found.work()
+        assert found.undone(1) == []
 
         # Its supervisor is killed: the task has no owner, though its process has not noticed.
         second.supervisor.kill()
@@ -159,8 +120,8 @@ def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
 
         third = found.start(0, 1, try_number=3)
         found.until_hosting(third, 0, 1)
-        work(found)
-        assert undone(found, 2) == []
+        found.work()
+        assert found.undone(2) == []
         os.kill(third.driver, signal.SIGKILL)
         found.until(lambda: third.ended is not None, "the third try over")
         assert third.ended is not None
@@ -181,15 +142,15 @@ def test_on_a_standalone_cluster_a_driver_beside_the_task_is_taken_over(
     try:
         settings = {name: value for name, value in application_settings(cluster).items() if name != "spark.master"}
         options: dict[str, Any] = {"master": cluster.address, "conf": {**CONF, **settings}, "deploy_mode": "client"}
-        with consuming(kafka, database_url, tmp_path, connector_jars) as found:
+        with consumers(kafka, database_url, tmp_path, connector_jars) as found:
             first = found.start(0, **options)
             found.until_hosting(first, 0)
-            work(found)
+            found.work()
             first.kill()
             second = found.start(0, try_number=2, **options)
             found.until_gone(first)
             found.until_hosting(second, 0)
-            assert undone(found, 1) == []
+            assert found.undone(1) == []
             finish(found, second)
     finally:
         cluster.stop()
@@ -200,12 +161,12 @@ def test_on_a_standalone_cluster_a_driver_beside_the_task_is_taken_over(
 def test_all_applications_are_killed_at_once_and_drain_together(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
 ) -> None:
-    with consuming(kafka, database_url, tmp_path, connector_jars, members=2) as found:
+    with consumers(kafka, database_url, tmp_path, connector_jars, members=2) as found:
         first = [found.start(index) for index in (0, 1)]
         for index, task in enumerate(first):
             found.until_hosting(task, index)
         found.live.shared(0, 1)
-        work(found)
+        found.work()
         for task in first:
             task.kill_from_the_page()
         for task in first:
@@ -214,6 +175,6 @@ def test_all_applications_are_killed_at_once_and_drain_together(
         second = [found.start(index, try_number=2) for index in (0, 1)]
         for index, task in enumerate(second):
             found.until_hosting(task, index)
-        assert undone(found, 1) == []
+        assert found.undone(1) == []
         finish(found, second[0])
         found.until(lambda: second[1].ended == {"state": "success"}, "the other task ended too")

@@ -127,9 +127,7 @@ def told(airflow: LiveAirflow, dag: str, run: str) -> str:
     """The state of each task, and the end of the log of each that failed, for a message."""
     tasks = airflow.editor.tasks(dag, run)
     logs = [
-        airflow.editor.log(dag, run, one.task_id, attempt=one.try_number)[-2000:]
-        for one in tasks
-        if one.state in {"failed", "up_for_retry"}
+        airflow.editor.log(dag, run, one.task_id)[-2000:] for one in tasks if one.state in {"failed", "up_for_retry"}
     ]
     return "\n".join([str({one.task_id: one.state for one in tasks}), *logs])
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +34,18 @@ def first(batch, context):
 def second(batch, context):
     _note(batch, context, "second")
 """
+
+
+def counts(output: Path) -> list[tuple[str, int]]:
+    """The pipeline of each batch that was processed, and its records."""
+    lines = output.read_text().splitlines() if output.exists() else []
+    return [(pipeline, int(count)) for pipeline, count in (line.split() for line in lines)]
+
+
+def processed(folder: Path, upto: int, within: float = 240) -> None:
+    """Wait until so many records are processed."""
+    done = happened(lambda: sum(count for _, count in counts(folder / "output.txt")) == upto, within=within)
+    assert done, (folder / "member.log").read_text()[-6000:]
 
 
 def spec_text(region: str, topic: str, servers: str, pipeline: str, more: str = "") -> str:
@@ -78,33 +89,26 @@ def test_members_follow_a_changed_spec_and_are_built_anew_where_they_have_to_be(
     (tmp_path / "pipes.py").write_text(PIPELINE.format(output=str(output)))
     first, second = (f"{tmp_path}/pipes.py:{pipeline}" for pipeline in ("first", "second"))
 
-    def processed() -> list[tuple[str, int]]:
-        lines = output.read_text().splitlines() if output.exists() else []
-        return [(pipeline, int(count)) for pipeline, count in (line.split() for line in lines)]
-
-    def total() -> int:
-        return sum(count for _, count in processed())
-
     with (
         Region(name, database_url) as region,
         hosted_region(region, spec_text(name, topic, kafka.bootstrap_servers, first)),
         hosted(name, database_url, tmp_path, connector_jars) as process,
     ):
         kafka.fill(topic, {0: 100})
-        assert happened(lambda: total() == 100, within=240), log.read_text()[-6000:]
+        processed(tmp_path, 100)
         smaller = spec_text(name, topic, kafka.bootstrap_servers, first, "batch: {min_records: 10, max_records: 10}")
         applied(region, smaller)
         assert happened(lambda: "its spec has changed, the members follow" in log.read_text(), within=30)
         kafka.fill(topic, {0: 50})
-        assert happened(lambda: total() == 150, within=60), log.read_text()[-6000:]
-        assert max(count for _, count in processed()[-5:]) == 10
+        processed(tmp_path, 150, 60)
+        assert max(count for _, count in counts(output)[-5:]) == 10
         other = spec_text(name, topic, kafka.bootstrap_servers, second, "batch: {min_records: 10, max_records: 10}")
         applied(region, other)
         region.wait_for_checkpoint(region.drain().request.request_id)
         region.wait_for(goals.SPEC_IN_FORCE)
         kafka.fill(topic, {0: 20})
-        assert happened(lambda: total() == 170, within=240), log.read_text()[-6000:]
-        assert [pipeline for pipeline, _ in processed()[-2:]] == ["second", "second"]
+        processed(tmp_path, 170)
+        assert [pipeline for pipeline, _ in counts(output)[-2:]] == ["second", "second"]
         region.stop()
         assert process.wait(60) == 0, log.read_text()[-6000:]
         assert region.verify().violations == ()
@@ -119,30 +123,24 @@ def test_a_group_changes_its_rebalance_protocol_while_its_region_runs_and_back(
     classic = spec_text(name, topic, kafka.bootstrap_servers, f"{tmp_path}/pipes.py:first")
     broker = classic.replace("members: 1", "members: 1, protocol: consumer")
 
-    def total() -> int:
-        return sum(int(line.split()[1]) for line in output.read_text().splitlines()) if output.exists() else 0
-
-    def has_processed(upto: int) -> bool:
-        return total() == upto
-
     with (
         Region(name, database_url) as region,
         hosted_region(region, classic),
         hosted(name, database_url, tmp_path, connector_jars) as process,
     ):
         kafka.fill(topic, {0: 50, 1: 50})
-        assert happened(lambda: total() == 100, within=240), log.read_text()[-6000:]
+        processed(tmp_path, 100)
         for upto, (text, kind) in zip((140, 180), ((broker, "CONSUMER"), (classic, "CLASSIC")), strict=True):
             applied(region, text)
             region.wait_for_checkpoint(region.drain().request.request_id)
             kafka.fill(topic, {0: 20, 1: 20})
-            assert happened(partial(has_processed, upto), within=180), log.read_text()[-6000:]
+            processed(tmp_path, upto, 180)
             assert kafka.group(name).type.name == kind
         region.stop()
         assert process.wait(60) == 0, log.read_text()[-6000:]
         assert region.verify().violations == ()
         assert {reset.counted and reset.counted.rewound for reset in region.resets.list()} == {0}
-        assert total() == 180
+        assert sum(count for _, count in counts(output)) == 180
 
 
 BROKEN = """
@@ -169,17 +167,11 @@ def test_a_spec_that_members_can_not_start_with_is_named_and_the_next_one_correc
         "it names a socket of this machine": good.replace(":first'}", f":first', sinks: {{rows: {sink}}}}}"),
     }
 
-    def total() -> int:
-        return sum(int(line.split()[1]) for line in output.read_text().splitlines()) if output.exists() else 0
-
-    def has_processed(upto: int) -> bool:
-        return total() == upto
-
     with Region(name, database_url) as region, hosted_region(region, good):
         for turn, (why, text) in enumerate(refusals.items(), start=1):
             with hosted(name, database_url, tmp_path, connector_jars) as process:
                 kafka.fill(topic, {0: 100})
-                assert happened(partial(has_processed, 100 * turn), within=240), log.read_text()[-6000:]
+                processed(tmp_path, 100 * turn)
                 applied(region, text)
                 region.drain()  # to a checkpoint that brings the spec in force, and that the next members publish
                 assert process.wait(120) == 2, log.read_text()[-6000:]
@@ -195,7 +187,7 @@ def test_a_spec_that_members_can_not_start_with_is_named_and_the_next_one_correc
             applied(region, good)
         with hosted(name, database_url, tmp_path, connector_jars) as process:
             kafka.fill(topic, {0: 10})
-            assert happened(partial(has_processed, 310), within=240), log.read_text()[-6000:]
+            processed(tmp_path, 310)
             region.wait_for(goals.RUNNING)
             assert "could not start" not in region.show().note
             region.stop()

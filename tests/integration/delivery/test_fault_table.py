@@ -13,7 +13,7 @@ import pytest
 
 from airflow_kcr.protocol.rules import Delivery
 from tests.conftest import StartKafka
-from tests.support.delivery_faults import STEPS, first_scene, stage
+from tests.support.delivery_faults import STEPS, scene, stage
 from tests.support.delivery_servers import Servers, killing, noted
 from tests.support.faults import Note, checkpoints
 from tests.support.kafka import Kafka
@@ -65,7 +65,7 @@ def test_a_sample_of_the_table(kafka: Kafka, servers: Servers, tmp_path: Path, r
 def test_a_member_killed_before_the_first_checkpoint_keeps_the_promise(
     kafka: Kafka, servers: Servers, tmp_path: Path, record_property: Note, delivery: Delivery, step: str
 ) -> None:
-    with first_scene(kafka, servers.store.url(), servers.target.url(), delivery, tmp_path / "region") as now:
+    with scene(kafka, servers.store.url(), servers.target.url(), delivery, tmp_path / "region") as now:
         now.is_held(step)
         assert not checkpoints(now.one)
         now.is_killed()

@@ -99,6 +99,7 @@ def test_a_full_disk_is_named_and_costs_no_record(
         disk.holds({"store": servers.store, "target": servers.target}[where])
     words = "No space left on device" if where == "files" else "the server's disk is full"
     with scene(kafka, servers.store.url(), target, Delivery.EXACTLY_ONCE, tmp_path / "region", SMALL) as now:
+        now.begins()
         fills_up(now, disk, words)
         now.is_over("full disk", where)
         noted(now.rows, record_property)

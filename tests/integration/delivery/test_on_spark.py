@@ -145,6 +145,7 @@ def play(
             hosting="tests.support.spark_member_process",
             pipeline="tests.support.spark_gated_pipeline:process",
         ) as now:
+            now.begins()
             try:
                 faults(now)
             finally:

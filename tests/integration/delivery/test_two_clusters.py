@@ -20,27 +20,26 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.servers import new_cluster_id
 from airflow_kcr.errors import RegionExists
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import DeclareRegion, ReportClusters, RequestCheckpoint
+from airflow_kcr.protocol.region.commands import DeclareRegion, ReportClusters
 from airflow_kcr.protocol.region.rows import Checkpoint, HaltReason, RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import ClusterId, GroupId, RegionName, RequestId
+from airflow_kcr.protocol.values import ClusterId, GroupId, RegionName
 from airflow_kcr.spec import RegionSpec, parse
 from tests.conftest import StartKafka
 from tests.support.delivery_accounts import rows_of
 from tests.support.delivery_servers import Servers
 from tests.support.driver import START
-from tests.support.faults import Note, checkpoints, finished, judged, stored, told
+from tests.support.faults import Note, checkpoints, finished, held_at, judged, stored, told
 from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import KafkaSet
 from tests.support.member_accounts import Place
-from tests.support.members import BRISK, Live, live, named
+from tests.support.members import BRISK, Live, live, named, started
 from tests.support.spark_gated_pipeline import JARS
 
 pytestmark = pytest.mark.timeout(900)
@@ -126,10 +125,7 @@ def paired(
         f"   sinks: {{out: {{kind: postgres, url: '{servers.target.url()}', table: {table}}}}}}}\n"
         f"{spec}"
     )
-    store = connect(store_url(url))
-    store.handle(name, DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
-    store.handle(name, START)
-    clusters = {"east": east, "west": west}
+    store, clusters = started(url, parsed), {"east": east, "west": west}
     groups = {
         side: Live(
             kafka=cluster, store=store, url=url, name=name, group=f"{name}-{side}", topic=topics[side],
@@ -137,14 +133,8 @@ def paired(
         )
         for side, cluster in clusters.items()
     }  # fmt: skip
-    try:
-        yield Pair(east=groups["east"], west=groups["west"], table=table, servers=servers, clusters=clusters)
-    finally:
-        for process in [p for one in groups.values() for p in one.processes]:
-            if process.running:
-                process.thaw()
-                process.kill()
-        store.close()
+    with groups["east"].ended() as one, groups["west"].ended() as other:
+        yield Pair(east=one, west=other, table=table, servers=servers, clusters=clusters)
 
 
 @pytest.fixture
@@ -288,13 +278,7 @@ def test_a_member_of_one_group_that_is_killed_in_any_phase_loses_or_doubles_no_r
 
     def killed() -> None:
         victim = one.processes[0]
-        victim.gate(phase)
-        one.fill(20)
-        if phase in {"contributing", "committing"}:
-            one.handle(RequestCheckpoint(request_id=RequestId(f"{side} {phase}")))
-        if phase in {"resetting", "claimed"}:
-            one.reset()
-        one.until(lambda: victim.reached(phase), f"member 0 of {side} in {phase}", WITHIN)
+        held_at(one, phase, victim, each=20, within=WITHIN)
         victim.kill()
         one.start(0, takeover=True)
 

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.errors import UpsertNeedsConsent
 from airflow_kcr.protocol.targets import ToCheckpoint
 from tests.support.delivery_servers import Servers
 from tests.support.faults import checkpoints, finished
-from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Kafka
-from tests.support.members import Live, live
+from tests.support.members import Lend, Live
 from tests.support.sink_tables import libpq
-from tests.support.spark_gated_pipeline import JARS
 from tests.support.spark_latest_pipeline import KEYS
 
-SPEC = """\
-batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
-timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
-"""
-PARTITIONS = 2
 WITHIN = 240.0
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.postgres]
@@ -44,24 +35,13 @@ def newest(one: Live) -> dict[str, int]:
 
 
 def test_a_reset_behind_an_upserted_table_needs_consent_and_its_replay_makes_it_right(
-    kafka: Kafka,
-    servers: Servers,
-    tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    lend_on_spark: Lend, kafka: Kafka, servers: Servers
 ) -> None:
-    monkeypatch.setenv(JARS, ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
     sink = f"{{kind: postgres, url: '{servers.target.url()}', table: latest, mode: upsert, key: [name]}}"
-    with live(
-        kafka,
-        servers.store.url(),
-        tmp_path / "region",
-        members=1,
-        partitions=PARTITIONS,
-        spec=SPEC,
+    with lend_on_spark(
+        url=servers.store.url(),
         group=f", delivery: exactly_once, sinks: {{out: {sink}}}",
         name=kafka.group_id("g"),
-        hosting="tests.support.spark_member_process",
         pipeline="tests.support.spark_latest_pipeline:process",
     ) as one:
         one.start(0)

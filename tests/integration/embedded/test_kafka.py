@@ -90,22 +90,6 @@ def test_a_broker_comes_back_with_its_data_after_a_stop_a_kill_and_a_suspension(
     assert not accepting(broker)
 
 
-@pytest.mark.long
-def test_a_set_of_three_survives_the_kill_of_a_coordinator(kafka_set: StartKafka) -> None:
-    kafka = kafka_set(3, settings={"broker.session.timeout.ms": "3000"})
-    topic = kafka.topic(3)
-    kafka.fill(topic, {0: 10, 1: 10, 2: 10})
-    assert len(consumed(kafka, topic, 30)) == 30
-    (group,) = (one.group_id for one in kafka.admin.list_consumer_groups().result(10).valid)
-    killed = kafka.coordinator(group)
-    killed.kill()
-    assert happened(lambda: kafka.partitions(topic) == 3, within=30)
-    kafka.fill(topic, {0: 5, 1: 5, 2: 5})
-    assert len(consumed(kafka, topic, 45)) == 45
-    killed.start()
-    assert all(broker.pid is not None for broker in kafka.brokers)
-
-
 def test_wrong_credentials_are_refused_and_right_ones_are_not(kafka_set: StartKafka) -> None:
     kafka = kafka_set(sasl_users={"alice": 'quo"te\\d'})
     assert client(sasl(kafka, 'quo"te\\d')).list_topics(timeout=10).brokers

@@ -57,15 +57,6 @@ def test_a_stop_does_not_wait_for_who_is_connected(postgres: Postgres) -> None:
             connection.execute("SELECT 1")
 
 
-@pytest.mark.long
-def test_a_suspended_server_answers_once_it_is_resumed(postgres: Postgres) -> None:
-    postgres.suspend()
-    with pytest.raises(psycopg.OperationalError):
-        execute(postgres.url() + "?connect_timeout=2", "SELECT 1")
-    postgres.resume()
-    assert execute(postgres.url(), "SELECT 1") == [(1,)]
-
-
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(ServiceFailed, match=r"(?s)Postgres ended; .*nonsense"):
         start_postgres(tmp_path, settings={"shared_buffers": "nonsense"})

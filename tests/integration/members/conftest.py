@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Protocol
+from functools import partial
 
 import pytest
 
 from airflow_kcr.protocol.rules import GroupProtocol
-from tests.support.kafka import Kafka
-from tests.support.members import BRISK, Live, live
+from tests.support.members import Lend
+
+DYNAMIC = ", static_membership: false"
+"""A further field of a group, as its spec has it."""
 
 in_both_protocols = pytest.mark.parametrize(
     "protocol", [GroupProtocol.CLASSIC, pytest.param(GroupProtocol.CONSUMER, marks=pytest.mark.long)]
 )
 """Runs a test in groups of either protocol; in the broker's own when it is its turn, as both take twice as long."""
-
-
-class Lend(Protocol):
-    """What the fixture `lend` gives."""
-
-    def __call__(
-        self, *, members: int = 3, partitions: int = 6, spec: str = BRISK, group: str = ""
-    ) -> AbstractContextManager[Live]:
-        """Start a region over a new topic; at the end of the block every process is ended."""
-        ...
 
 
 @pytest.fixture
@@ -35,20 +25,6 @@ def protocol() -> GroupProtocol:
 
 
 @pytest.fixture
-def spoken(protocol: GroupProtocol) -> str:
-    """The same as a further field of the group; nothing where it is the default."""
-    return "" if protocol is GroupProtocol.CLASSIC else f", protocol: {protocol}"
-
-
-@pytest.fixture
-def lend(kafka: Kafka, database_url: str, tmp_path: Path, spoken: str) -> Lend:
-    """Lends started regions of the run's broker."""
-
-    def lent(
-        *, members: int = 3, partitions: int = 6, spec: str = BRISK, group: str = ""
-    ) -> AbstractContextManager[Live]:
-        return live(
-            kafka, database_url, tmp_path, members=members, partitions=partitions, spec=spec, group=group + spoken
-        )
-
-    return lent
+def lend(lend: Lend, protocol: GroupProtocol) -> Lend:
+    """Lends started regions whose groups have this protocol."""
+    return partial(lend, protocol=protocol)

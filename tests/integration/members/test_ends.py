@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TypeAlias
 
 import pytest
 
@@ -14,15 +11,13 @@ from airflow_kcr.api import Region
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.spec import RegionSpec
+from tests.integration.members.conftest import DYNAMIC
 from tests.support.breaking_proxy import breaking_proxy
-from tests.support.faults import Note, finished, judged
-from tests.support.members import PATIENT, Live, Process
+from tests.support.faults import Note, finished, held_at, judged, told, up
+from tests.support.members import PATIENT, Lend, Live, Process
 
 pytestmark = pytest.mark.timeout(180)
 
-Lend: TypeAlias = Callable[..., AbstractContextManager[Live]]
-
-DYNAMIC = ", static_membership: false"
 CLOSE = 4.0
 """The close time of `BRISK`."""
 
@@ -35,16 +30,6 @@ def settled(region: Live, record_property: Note, fault: str) -> None:
     record_property("fault", fault)
     finished(region, 90)
     judged(region, record_property)
-
-
-def started(region: Live, *indexes: int, store: str = "") -> Process:
-    """Start member 0 in a process, and the rest in another; bring them to a first checkpoint."""
-    one = region.start(0, store=store)
-    region.start(*indexes)
-    region.shared(0, *indexes)
-    region.fill(60)
-    finished(region)
-    return one
 
 
 def heard_of(region: Live, after: int) -> set[int]:
@@ -68,7 +53,7 @@ def test_a_static_member_that_is_terminated_while_idle_keeps_its_slot_and_the_ot
     lend: Lend, record_property: Note
 ) -> None:
     with lend(spec=PATIENT) as region:
-        one = started(region, 1, 2)
+        one, _ = up(region, (0,), (1, 2))
         before, owners = region.region(), region.owners()
         assert one.left_behind() == [one.process.pid]
         one.terminate()
@@ -89,10 +74,8 @@ def test_ctrl_c_in_a_batch_cancels_it_within_the_close_time_and_it_is_processed_
     lend: Lend, record_property: Note, group: str
 ) -> None:
     with lend(group=group) as region:
-        one = started(region, 1, 2)
-        one.gate("processing")
-        region.fill(60)
-        region.until(lambda: one.reached("processing"), "in a batch")
+        one, _ = up(region, (0,), (1, 2))
+        held_at(region, "processing", one)
         one.interrupt()
         assert ended(one) == 0
         region.start(0)
@@ -105,11 +88,9 @@ def test_a_process_that_is_terminated_while_the_store_is_away_ends_all_the_same(
     lend: Lend, database_url: str, record_property: Note, gate: str
 ) -> None:
     with breaking_proxy(database_url) as (proxy, through), lend() as region:
-        one = started(region, 1, 2, store=through.render_as_string(hide_password=False))
+        one, _ = up(region, (0,), (1, 2), stores=[through.render_as_string(hide_password=False)])
         if gate:
-            one.gate(gate)
-            region.fill(60)
-            region.until(lambda: one.reached(gate), f"at {gate}")
+            held_at(region, gate, one)
         proxy.close()
         region.until(lambda: "the store does not answer" in one.said(), "the store is missed")
         one.terminate()
@@ -128,7 +109,7 @@ def test_the_second_process_of_an_index_waits_two_leases_and_is_refused_with_not
     lend: Lend, record_property: Note
 ) -> None:
     with lend(members=2) as region:
-        started(region, 1)
+        up(region, (0,), (1,))
         before, since = region.region(), time.monotonic()
         second = region.start(0)
         region.fill(60)
@@ -145,15 +126,13 @@ def test_a_takeover_fences_the_first_process_and_nothing_is_accepted_twice(
     lend: Lend, record_property: Note, gate: str
 ) -> None:
     with lend(members=2) as region:
-        first = started(region, 1)
+        first, _ = up(region, (0,), (1,))
         before = region.region()
         if gate:
-            first.gate(gate)
-            region.fill(60)
-            region.until(lambda: first.reached(gate), f"at {gate}")
+            held_at(region, gate, first)
         region.start(0, takeover=True)
         assert first.wait(60) == 3
-        arrivals = [e.body for e in region.events(before.counter) if isinstance(e.body, events.MemberRegistered)]
+        arrivals = told(region, events.MemberRegistered, before.counter)
         assert [(body.member.index, body.took_over) for body in arrivals] == [(0, True)]
         region.fill(60)
         settled(region, record_property, f"takeover, {'the first in a batch' if gate else 'idle'}")

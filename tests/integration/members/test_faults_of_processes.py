@@ -1,37 +1,32 @@
-"""Processes that host members are killed, at each place where one can be, and come back (docs/reference/states.md).
+"""Processes that host members are killed or frozen, at each place where one can be, and come back.
 
 Real broker, real store, members in processes of their own with an engine without Spark. Judged by the invariants over
 the history, and by counting what was written: nothing missing, nothing accepted twice, and nothing written again but
-what R8 accounts for.
+what R8 accounts for. Where a process can be is in docs/reference/states.md.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TypeAlias
 
 import pytest
 
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import RequestCheckpoint
-from airflow_kcr.protocol.region.rows import Batch, CheckpointState, ResetCause
-from airflow_kcr.protocol.values import BatchId, RequestId
+from airflow_kcr.protocol.region.rows import Batch, Checkpoint, CheckpointState, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.values import BatchId, Incarnation
+from tests.integration.members.conftest import DYNAMIC, in_both_protocols
 from tests.support import faults
 from tests.support.driver import START
-from tests.support.faults import Note, finished
+from tests.support.faults import Note, checkpoints, finished, halted, held_at, resets, told, up
 from tests.support.member_accounts import Place, judged
-from tests.support.members import BRISK, PATIENT, Live, Process
+from tests.support.members import BRISK, PATIENT, Lend, Live
 
 pytestmark = pytest.mark.timeout(180)
 
-Lend: TypeAlias = Callable[..., AbstractContextManager[Live]]
-Stage: TypeAlias = Callable[[Live, list[Process]], None]
-
 EVERY_FIVE_SECONDS = f"checkpoint: {{every: 5s, grace: 500ms}}\n{BRISK}"
-DYNAMIC = ", static_membership: false"
+CONSUMER = ", protocol: consumer"
+SOAK = (pytest.mark.soak, pytest.mark.timeout(300))
 
 
 def settled(region: Live, record_property: Note, fault: str) -> None:
@@ -43,28 +38,9 @@ def settled(region: Live, record_property: Note, fault: str) -> None:
     assert region.kafka.committed(region.group) == {(region.topic, n): end for n, end in ends.items()}
 
 
-def running(region: Live, *started: tuple[int, ...]) -> list[Process]:
-    """Start processes of these members, and bring them to a first checkpoint with something in it."""
-    processes = [region.start(*indexes) for indexes in started]
-    everybody = [index for indexes in started for index in indexes]
-    holders = min(len(everybody), region.kafka.partitions(region.topic))
-    region.until(lambda: len(set(region.owners().values())) == holders, "shared")
-    region.fill(60)
-    finished(region)
-    return processes
-
-
-def resets(region: Live, after: int) -> list[events.ResetBegun]:
-    """The resets that began after an event."""
-    return [event.body for event in region.events(after) if isinstance(event.body, events.ResetBegun)]
-
-
 def test_three_processes_share_the_work_and_everything_is_processed_once(lend: Lend, record_property: Note) -> None:
     with lend() as region:
-        for index in range(3):
-            region.start(index)
-        region.shared(0, 1, 2)
-        region.fill(300)
+        up(region, (0,), (1,), (2,), each=300)
         settled(region, record_property, "none")
         assert region.account().repeated == 0
         judges_the_judge(region)
@@ -90,108 +66,113 @@ def judges_the_judge(region: Live) -> None:
 # -- killed, wherever it stands ----------------------------------------------------------------------------------------
 
 
-def _all_at(region: Live, processes: list[Process], gate: str, provoke: Callable[[], object]) -> None:
-    for one in processes:
-        one.gate(gate)
-    provoke()
-    region.until(lambda: all(one.reached(gate) for one in processes), f"at {gate}")
-
-
-def processing(region: Live, victims: list[Process]) -> None:
-    """In a batch that has started."""
-    _all_at(region, victims, "processing", lambda: region.fill(150))
-
-
-def approaching(region: Live, victims: list[Process]) -> None:
-    """In a batch before a boundary that has passed."""
-    _all_at(region, victims, "processing", lambda: region.fill(150))
-
-    def approaches() -> bool:
-        checkpoint = region.region().checkpoint
-        return (
-            checkpoint is not None
-            and checkpoint.boundary is not None
-            and checkpoint.state is CheckpointState.APPROACHING
-        )
-
-    region.until(approaches, "a checkpoint that approaches its boundary")
-
-
-def contributed(region: Live, victims: list[Process]) -> None:
-    """After the completion of a checkpoint, before its commit."""
-    region.fill(150)
-    region.until(region.consumed, "consumed")
-    request_id = RequestId("the checkpoint that is not committed")
-    _all_at(region, victims, "committing", lambda: region.handle(RequestCheckpoint(request_id=request_id)))
-
-    def is_complete() -> bool:
-        state = region.region()
-        sequence = state.requests[request_id].sequence
-        return sequence is not None and state.checkpoints[sequence].is_complete
-
-    region.until(is_complete, "complete")
-
-
-def resetting(region: Live, victims: list[Process]) -> None:
-    """In a reset, before the sinks have done it; with work to be replayed."""
-    region.fill(150)
-    region.until(region.consumed, "consumed")
-    _all_at(region, victims, "resetting", region.reset)
-
-
-def claimed(region: Live, victims: list[Process]) -> None:
-    """In a reset, claimed and not acknowledged; with work to be replayed."""
-    region.fill(150)
-    region.until(region.consumed, "consumed")
-    _all_at(region, victims, "claimed", region.reset)
-
-
-SOAK = (pytest.mark.soak, pytest.mark.timeout(300))
+def approaches(region: Live) -> bool:
+    """Whether a checkpoint is open whose boundary has passed, and for which batches still run."""
+    checkpoint = region.region().checkpoint
+    return (
+        checkpoint is not None and checkpoint.boundary is not None and checkpoint.state is CheckpointState.APPROACHING
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("everybody", "stage"),
+    ("everybody", "gate", "group"),
     [
-        pytest.param(False, processing, id="one, processing"),
-        pytest.param(True, processing, id="all, processing", marks=SOAK),
-        pytest.param(False, approaching, id="one, approaching", marks=SOAK),
-        pytest.param(True, approaching, id="all, approaching"),
-        pytest.param(False, contributed, id="one, contributed"),
-        pytest.param(True, contributed, id="all, contributed", marks=SOAK),
-        pytest.param(False, resetting, id="one, resetting", marks=SOAK),
-        pytest.param(True, resetting, id="all, resetting"),
-        pytest.param(False, claimed, id="one, claimed"),
-        pytest.param(True, claimed, id="all, claimed", marks=SOAK),
+        pytest.param(False, "processing", "", id="one, processing"),
+        pytest.param(False, "processing", CONSUMER, id="one, processing, consumer protocol"),
+        pytest.param(False, "processing", CONSUMER + DYNAMIC, id="one, processing, consumer protocol, dynamic"),
+        pytest.param(True, "processing", "", id="all, processing", marks=SOAK),
+        pytest.param(False, "approaching", "", id="one, approaching", marks=SOAK),
+        pytest.param(True, "approaching", "", id="all, approaching"),
+        pytest.param(False, "committing", "", id="one, contributed"),
+        pytest.param(True, "committing", "", id="all, contributed", marks=SOAK),
+        pytest.param(False, "resetting", "", id="one, resetting", marks=SOAK),
+        pytest.param(True, "resetting", "", id="all, resetting"),
+        pytest.param(False, "claimed", "", id="one, claimed"),
+        pytest.param(True, "claimed", "", id="all, claimed", marks=SOAK),
     ],
 )
 def test_nothing_is_lost_and_only_what_a_reset_went_back_over_is_repeated_after_a_kill(
-    lend: Lend, record_property: Note, everybody: bool, stage: Stage
+    lend: Lend, record_property: Note, everybody: bool, gate: str, group: str
 ) -> None:
-    with lend(spec=EVERY_FIVE_SECONDS if stage is approaching else BRISK) as region:
-        processes = running(region, (0,), (1, 2))
+    with lend(spec=EVERY_FIVE_SECONDS if group or gate == "approaching" else BRISK, group=group) as region:
+        processes = up(region, (0,), (1, 2))
         victims = processes if everybody else processes[:1]
-        stage(region, victims)
+        held_at(region, "processing" if gate == "approaching" else gate, *victims, each=150)
+        if gate == "approaching":
+            region.until(lambda: approaches(region), "a checkpoint that approaches its boundary")
         for victim in victims:
             victim.kill()
         region.start(*range(3) if everybody else [0])
-        who = "all" if everybody else "one"
-        settled(region, record_property, f"kill -9 of {who}, {stage.__name__}")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("group", [", protocol: consumer", f", protocol: consumer{DYNAMIC}"], ids=["static", "dynamic"])
-def test_a_member_that_is_killed_returns_and_nothing_is_lost(lend: Lend, record_property: Note, group: str) -> None:
-    with lend(members=2, partitions=4, spec=EVERY_FIVE_SECONDS, group=group) as region:
-        victim, _ = running(region, (0,), (1,))
-        processing(region, [victim])
-        victim.kill()
-        region.start(0)
-        region.fill(100)
-        settled(region, record_property, "kill -9 of one of the consumer protocol")
-        assert region.kafka.group(region.group).type.name == "CONSUMER"
+        region.fill(20)
+        settled(region, record_property, f"kill -9 of {'all' if everybody else 'one'}, {gate}{group}")
+        assert region.kafka.group(region.group).type.name == ("CONSUMER" if group else "CLASSIC")
         # Kafka keeps the place of the one that was killed until its session is over.
-        region.shared(0, 1)
+        region.shared(0, 1, 2)
+
+
+# -- frozen, wherever it stands ----------------------------------------------------------------------------------------
+
+
+def late_words(region: Live, after: int, incarnation: Incarnation) -> list[str]:
+    """What the store took from an incarnation of member 0 after an event: events, and batches that counted."""
+    kinds = (events.Claimed, events.Acknowledged, events.Contributed, events.CommitReadBack)
+    member = region.member(0)
+    said = [e.body for e in region.events(after) if isinstance(e.body, kinds)]
+    heard = [type(body).__name__ for body in said if (body.member, body.incarnation) == (member, incarnation)]
+    ended = [
+        f"batch {row.batch}"
+        for row in region.store.batches(region.name)
+        if (row.member, row.incarnation) == (member, incarnation)
+        and row.outcome in {Outcome.DONE, Outcome.UNDONE}
+        and row.finished_after is not None
+        and row.finished_after >= after
+    ]
+    return heard + ended
+
+
+@pytest.mark.timeout(240)
+@in_both_protocols
+@pytest.mark.parametrize(
+    ("gate", "group"),
+    [
+        pytest.param("processing", "", id="the end of a batch, static", marks=pytest.mark.long),
+        pytest.param("processing", DYNAMIC, id="the end of a batch, dynamic", marks=SOAK),
+        pytest.param("contributing", "", id="a contribution, static", marks=SOAK),
+        pytest.param("contributing", DYNAMIC, id="a contribution, dynamic", marks=pytest.mark.long),
+        pytest.param("committing", "", id="a commit, static"),
+        pytest.param("committing", DYNAMIC, id="a commit, dynamic", marks=SOAK),
+    ],
+)
+def test_what_a_thawed_process_says_is_refused_and_it_comes_back_as_a_new_incarnation(
+    lend: Lend, record_property: Note, gate: str, group: str
+) -> None:
+    """Others have its partitions meanwhile, in a newer epoch: all that it was about to say comes too late."""
+    with lend(group=group) as region:
+        frozen, _ = up(region, (0,), (1, 2))
+        held_at(region, gate, frozen)
+        incarnation = region.region().members[region.member(0)].incarnation
+        frozen.freeze()
+        region.fill(60)
+        region.until(
+            lambda: set(region.owners().values()) == {1, 2} and region.region().state is RegionState.RUNNING,
+            "taken over by the others",
+        )
+        finished(region)
+        committed = region.kafka.committed(region.group)
+        last = region.region().counter
+        frozen.open(gate)
+        frozen.thaw()
+
+        def is_back() -> bool:
+            assert region.kafka.committed(region.group) == committed, "a late commit moved Kafka back"
+            return set(region.owners().values()) == {0, 1, 2}
+
+        region.until(is_back, "member 0 is back")
+        assert late_words(region, last, incarnation) == []
+        assert region.region().members[region.member(0)].incarnation > incarnation
+        region.fill(60)
+        settled(region, record_property, f"SIGSTOP beyond session and lease before {gate}, SIGCONT{group}")
 
 
 # -- back, in time or not ----------------------------------------------------------------------------------------------
@@ -202,7 +183,7 @@ def test_a_static_member_that_is_back_within_its_session_keeps_its_partitions_an
     lend: Lend, record_property: Note
 ) -> None:
     with lend(spec=PATIENT) as region:
-        victim, _ = running(region, (0,), (1, 2))
+        victim, _ = up(region, (0,), (1, 2))
         before, owners = region.region(), region.owners()
         victim.kill()
         region.start(0)
@@ -216,9 +197,7 @@ def test_a_static_member_that_is_back_within_its_session_keeps_its_partitions_an
 
 def claimers(region: Live, after: int, epoch: int | None = None) -> set[int]:
     """Who claimed anything after an event; in that epoch, or in any."""
-    bodies = [event.body for event in region.events(after)]
-    claims = [body for body in bodies if isinstance(body, events.Claimed)]
-    return {body.member.index for body in claims if epoch in (None, body.epoch)}
+    return {body.member.index for body in told(region, events.Claimed, after) if epoch in (None, body.epoch)}
 
 
 @pytest.mark.soak
@@ -227,15 +206,15 @@ def test_the_partitions_of_a_member_that_stays_away_go_to_the_others_until_it_is
     lend: Lend, record_property: Note, group: str
 ) -> None:
     with lend(group=group) as region:
-        victim, _ = running(region, (0,), (1, 2))
+        victim, _ = up(region, (0,), (1, 2))
         region.fill(60)
         victim.kill()
-        region.until(lambda: set(region.owners().values()) == {1, 2}, "taken over")
+        region.shared(1, 2)
         region.until(region.consumed, "consumed by the others")
         region.start(0)
-        region.until(lambda: set(region.owners().values()) == {0, 1, 2}, "shared again")
+        region.shared(0, 1, 2)
         region.fill(60)
-        settled(region, record_property, f"restart beyond the session, {'dynamic' if group else 'static'}")
+        settled(region, record_property, f"restart beyond the session{group}")
 
 
 @pytest.mark.long
@@ -243,8 +222,8 @@ def test_three_members_of_one_process_that_dies_and_that_come_back_one_by_one_ar
     lend: Lend, record_property: Note
 ) -> None:
     with lend(spec=PATIENT) as region:
-        (all_three,) = running(region, (0, 1, 2))
-        processing(region, [all_three])
+        (all_three,) = up(region, (0, 1, 2))
+        held_at(region, "processing", all_three, each=150)
         before = region.region()
         all_three.kill()
         for index in range(3):
@@ -269,11 +248,9 @@ def test_a_member_whose_batch_takes_longer_than_the_poll_interval_stays_in_its_g
         " max_poll_interval: 19500ms, accept_aborted_drain: true}\n"
     )
     with lend(spec=spec, members=2) as region:
-        slow, _ = running(region, (0,), (1,))
+        slow, _ = up(region, (0,), (1,))
         before = region.region()
-        slow.gate("processing")
-        region.fill(60)
-        region.until(lambda: slow.reached("processing"), "in the batch")
+        held_at(region, "processing", slow)
         over = time.monotonic() + 1.2 * before.rules.timeouts.max_poll_interval.total_seconds()
         region.until(lambda: time.monotonic() > over, "longer than the poll interval")
         slow.open("processing")
@@ -285,15 +262,54 @@ def test_a_member_whose_batch_takes_longer_than_the_poll_interval_stays_in_its_g
 @pytest.mark.long
 def test_members_without_a_partition_take_part_in_checkpoints_and_stand_in(lend: Lend, record_property: Note) -> None:
     with lend(partitions=2) as region:
-        processes = running(region, (0,), (1,), (2,))
+        processes = up(region, (0,), (1,), (2,))
         owners = set(region.owners().values())
         assert len(owners) == 2
         checkpoint = region.checkpoint()
-        parts = [e.body for e in region.events() if isinstance(e.body, events.Contributed)]
+        parts = told(region, events.Contributed)
         assert {part.member.index for part in parts if part.sequence == checkpoint.sequence} == {0, 1, 2}
         region.fill(60)
         processes[owners.pop()].kill()
         settled(region, record_property, "more members than partitions, an owner killed")
+
+
+# -- checkpoints by count ----------------------------------------------------------------------------------------------
+
+EACH, COUNT, BATCH = 500, 600, 100
+"""Records of each of the six partitions, of a checkpoint, and the most of one batch."""
+
+
+def by_count(region: Live) -> list[Checkpoint]:
+    """The complete checkpoints that the region has made as its count was reached, in order."""
+    return [row for row in checkpoints(region) if row.request_id.startswith("records:")]
+
+
+@pytest.mark.long
+def test_members_together_make_a_checkpoint_at_the_count_also_after_one_was_killed(
+    lend: Lend, record_property: Note
+) -> None:
+    def totals() -> list[int]:
+        """The offsets of each checkpoint by count, over all partitions together."""
+        now = region.region()
+        return [sum(now.offsets[row.sequence].values()) for row in by_count(region)]
+
+    spec = BRISK.replace("max_records: 500", f"max_records: {BATCH}") + f"checkpoint: {{records: {COUNT}}}\n"
+    with lend(spec=spec) as region:
+        killed, *_ = [region.start(index) for index in range(3)]
+        region.until_running()
+        region.shared(0, 1, 2)
+        region.fill(EACH)
+        region.until(lambda: len(by_count(region)) >= 2, "two checkpoints by count")
+        killed.kill()
+        region.start(0)
+        region.until(region.consumed, "everything consumed")
+        region.until(lambda: 6 * EACH - totals()[-1] < COUNT, "all checkpoints by count")
+        ends = totals()
+        found = [after - before for before, after in zip([0, *ends], ends, strict=False)]
+        record_property("widths", found)
+        # Each member but the first may have started a batch that the others did not see yet.
+        assert all(COUNT <= width <= COUNT + 2 * BATCH for width in found), found
+        settled(region, record_property, "kill -9 of one, checkpoints by count")
 
 
 # -- batches that fail, or never end -----------------------------------------------------------------------------------
@@ -306,11 +322,8 @@ def test_a_poison_record_halts_the_region_and_a_repaired_pipeline_goes_on_from_t
     with lend(spec=f"max_failures: 2\n{BRISK}", members=2) as region:
         region.fill(200)
         processes = [region.start(index, poison=((1, 120),)) for index in range(2)]
-        region.until(lambda: region.region().halt is not None, "halted")
-        halt = region.region().halt
-        assert halt is not None
-        assert "can't be processed" in halt.text
-        failed = [reset for reset in resets(region, 0) if reset.cause is ResetCause.BATCH_FAILED]
+        assert "can't be processed" in halted(region).text
+        failed = [reset for reset in resets(region) if reset.cause is ResetCause.BATCH_FAILED]
         assert len(failed) == 2, "one reset for each allowed failure; the third one halts"
         for one in processes:
             one.gate("fixed")
@@ -322,14 +335,11 @@ def test_a_poison_record_halts_the_region_and_a_repaired_pipeline_goes_on_from_t
 def test_a_process_whose_batch_does_not_hear_its_cancellation_ends_itself_and_the_region_recovers(
     lend: Lend, record_property: Note
 ) -> None:
-    spec = BRISK.replace("timeout: 12s", "timeout: 3s")
-    with lend(spec=spec) as region:
-        hung, _ = running(region, (0,), (1, 2))
-        hung.gate("hung")
-        region.fill(150)
-        region.until(lambda: hung.reached("hung"), "hung")
+    with lend(spec=BRISK.replace("timeout: 12s", "timeout: 3s")) as region:
+        hung, _ = up(region, (0,), (1, 2))
+        held_at(region, "hung", hung, each=150)
         assert hung.wait(60) == 70
         assert "did not quiesce after its cancellation" in hung.said()
         region.start(0)
         settled(region, record_property, "a batch that hangs and hears no cancellation")
-        assert ResetCause.BATCH_TIMEOUT in {reset.cause for reset in resets(region, 0)}
+        assert ResetCause.BATCH_TIMEOUT in {reset.cause for reset in resets(region)}

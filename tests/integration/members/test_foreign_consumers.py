@@ -1,15 +1,17 @@
-"""A foreign consumer in the group of a region that works: what each policy promises, and the way out that it names.
+"""Foreign consumers in the group of a region that works, and what other programs write into its commit metadata.
 
-Real broker, real store, members in a process of their own, and the watch that their application runs.
-"""
+What each policy promises, and the way out that it names; a note that is no member's is reported, never taken over, and
+removed as the halt says. Real broker, real store, members in a process of their own, and the watch that their
+application runs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
@@ -18,21 +20,24 @@ from airflow_kcr.api import Region
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.validation import validate
+from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.commands import RequestCheckpoint
+from airflow_kcr.protocol.region.commands import KillRegion, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RequestId, TopicName
 from airflow_kcr.spec import RegionSpec
-from tests.integration.members.conftest import in_both_protocols
+from tests.integration.members.conftest import DYNAMIC, in_both_protocols
 from tests.support.driver import START, STOP
-from tests.support.faults import Note, checkpoints, finished, judged, resets, told
-from tests.support.kafka import QUIESCED, Kafka
-from tests.support.kafka_tool import console_consumer
+from tests.support.faults import Note, checkpoints, finished, halted, judged, resets, told, up
+from tests.support.kafka import QUIESCED, groups_at
+from tests.support.kafka_tool import console_consumer, consumer_groups
 from tests.support.load import steadily
-from tests.support.members import BRISK, Live, Process, live
+from tests.support.members import BRISK, QUICK, Lend, Live, Process
 
 pytestmark = pytest.mark.timeout(300)
+
 
 PARTITIONS = 6
 
@@ -56,16 +61,11 @@ PROTOCOLS: Mapping[str, dict[str, str | int]] = {
 
 
 @contextmanager
-def watched(
-    kafka: Kafka, url: str, folder: Path, policy: ForeignConsumerPolicy, times: str = BRISK, group: str = ""
-) -> Iterator[Live]:
+def watched(lend: Lend, policy: ForeignConsumerPolicy, times: str = BRISK) -> Iterator[Live]:
     """Lend a region of two members that has read and checkpointed its first records, and whose group is looked at."""
     spec = f"{times}foreign_consumers: {policy}\nmax_failures: 1\n"
-    with live(kafka, url, folder, members=2, partitions=PARTITIONS, spec=spec, group=group) as one:
-        one.fill(50)
-        one.start(0, 1)
-        one.shared(0, 1)
-        finished(one)
+    with lend(members=2, partitions=PARTITIONS, spec=spec) as one:
+        up(one, (0, 1), each=50)
         newest: Callable[[], CheckpointNumber] = lambda: CheckpointNumber(one.region().next_sequence - 1)  # noqa: E731
         stored = RegionSpec.from_json(one.region().spec.text)
         with real_reader(stored, GroupId(one.group)) as reader:
@@ -136,9 +136,9 @@ def named(one: Live) -> str:
 @in_both_protocols
 @pytest.mark.parametrize("intruders", PROTOCOLS)
 def test_warn_goes_on_with_the_rest_through_a_reset_and_checkpoints_name_what_is_not_owned(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, intruders: str, spoken: str
+    lend: Lend, record_property: Note, intruders: str
 ) -> None:
-    with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.WARN, group=spoken) as one:
+    with watched(lend, ForeignConsumerPolicy.WARN) as one:
         with intruder(one, intruders) as consumer:
             held = taken_by(one, consumer)
             own = set(range(PARTITIONS)) - held
@@ -180,17 +180,14 @@ def is_published(one: Live, request_id: RequestId) -> bool:
 @pytest.mark.long
 @in_both_protocols
 @pytest.mark.parametrize("way", ["remove", ForeignConsumerPolicy.WARN])
-def test_fail_halts_and_each_way_out_that_it_names_goes_on(
-    kafka: Kafka, database_url: str, tmp_path: Path, way: str, spoken: str
-) -> None:
+def test_fail_halts_and_each_way_out_that_it_names_goes_on(lend: Lend, way: str) -> None:
     with (
-        watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.FAIL, group=spoken) as one,
+        watched(lend, ForeignConsumerPolicy.FAIL) as one,
         Region(one.name, one.store) as region,
     ):
         with intruder(one) as consumer:
             beside(one, consumer, lambda: one.region().state is RegionState.HALTED, "halted")
-            halt = one.region().halt
-            assert halt is not None
+            halt = halted(one)
             assert halt.reason is HaltReason.FOREIGN_CONSUMER
             assert "consumer somebody-elses on host" in halt.text
             if way == ForeignConsumerPolicy.WARN:
@@ -283,13 +280,118 @@ def is_whole(one: Live) -> bool:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", ForeignConsumerPolicy)
 def test_kafkas_own_consumer_that_joins_in_any_phase_is_noticed_within_a_checkpoint_and_costs_no_record(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, policy: ForeignConsumerPolicy
+    lend: Lend, record_property: Note, policy: ForeignConsumerPolicy
 ) -> None:
-    with watched(kafka, database_url, tmp_path, policy, STEADY) as one, Region(one.name, one.store) as region:
-        with steadily(kafka, one.topic, PARTITIONS, every=0.2):
+    with watched(lend, policy, STEADY) as one, Region(one.name, one.store) as region:
+        with steadily(one.kafka, one.topic, PARTITIONS, every=0.2):
             for phase in PHASES:
                 meets_an_intruder(one, region, phase, record_property)
         halts = len(PHASES) if policy is ForeignConsumerPolicy.FAIL else 0
         assert len(told(one, events.Halted)) == halts
         finished(one, within=120)
         judged(one, record_property)
+
+
+# -- notes in the commit metadata --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def region(lend: Lend) -> Iterator[Live]:
+    with lend(members=1, partitions=1, spec=QUICK, group=DYNAMIC) as one:
+        yield one
+
+
+def stopped(region: Live) -> None:
+    """Stop the region, and wait until its members have left."""
+    region.handle(STOP)
+    for process in region.processes:
+        if process.running:
+            process.wait(60)
+
+
+def write(region: Live, offset: int, epoch: int) -> None:
+    """Write a note as any client with the right to commit."""
+    note = {
+        "region": region.name,
+        "region_id": region.region().region_id,
+        "timeline": 1,
+        "sequence": epoch,
+        "epoch": epoch,
+    }
+    place = GroupPartition(GroupId(region.group), TopicName(region.topic), 0)
+    with groups_at(region.kafka.settings, timedelta(seconds=20)) as groups:
+        region.until(lambda: tried(lambda: groups.require_empty(GroupId(region.group))), "members have left")
+        groups.alter(GroupId(region.group), OffsetMap({place: Offset(offset)}), json.dumps(note))
+
+
+def tried(action: Callable[[], object]) -> bool:
+    try:
+        action()
+    except KcrError:
+        return False
+    return True
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["kcr checkpoint repair", "kafka-consumer-groups.sh --delete-offsets"])
+def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_leads_out(
+    region: Live, way: str
+) -> None:
+    region.start(0)
+    region.until_running()
+    if way.startswith("kcr"):
+        region.fill(10)
+        region.checkpoint()
+    else:
+        region.handle(KillRegion())  # before its first checkpoint
+    stopped(region)
+    before = region.region()
+    write(region, offset=0, epoch=2**63 - 1)
+    for _ in range(2):  # a resume alone does not help, and does no harm
+        region.handle(START)
+        region.start(0)
+        halt = halted(region)
+        assert f"epoch {2**63 - 1}, the store has" in halt.text
+        assert f"{region.topic}-0" in halt.text
+        assert any(way in choice for choice in halt.choices)
+        stopped(region)
+    restore_point = region.region().restore_sequence
+    if way.startswith("kcr"):
+        assert restore_point is not None
+        with Region(region.name, region.url) as opened:
+            region.until(
+                lambda: tried(lambda: opened.checkpoints.repair(int(restore_point))), "the restore point is told"
+            )
+    else:
+        arguments = ("--group", region.group, "--topic", region.topic)
+        consumer_groups(region.kafka.bootstrap_servers, "--delete-offsets", *arguments)
+    region.handle(START)
+    region.start(0)
+    region.until_running()
+    region.fill(20)
+    region.until(region.consumed, "all records consumed")  # a checkpoint may fall before what was just produced
+    region.checkpoint()
+    assert region.region().epoch < before.epoch + 10
+    region.require_sound()
+
+
+@pytest.mark.long
+def test_a_number_that_the_region_can_have_reached_is_taken_over_by_the_resume_alone(region: Live) -> None:
+    region.start(0)
+    region.until_running()
+    region.fill(10)
+    region.checkpoint()
+    stopped(region)
+    before = region.region()
+    write(region, offset=0, epoch=1000)
+    region.handle(START)
+    region.start(0)
+    halted(region)
+    assert region.region().epoch < before.epoch + 10
+    region.handle(START)
+    region.until_running()
+    region.fill(20)
+    region.checkpoint()
+    after = region.region()
+    assert after.epoch > 1000
+    assert after.next_sequence > 1000

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.members.conftest import Lend
 from tests.support.counted_process import Count, Counted, counted_process
-from tests.support.members import Live
+from tests.support.members import Lend, Live
 
 MOST = 2
 """Records of a batch: so few that some hundred records are as many batches."""

@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.values import GroupId
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import logs_of
 from tests.integration.members.conftest import in_both_protocols
 from tests.support.certificates import Authority, authority, broker_settings
-from tests.support.faults import Note, finished, judged, passed
+from tests.support.faults import Note, finished, judged, passed, resets, up
 from tests.support.kafka import KafkaSet, groups_at, logs_at
 from tests.support.kafka_cluster import ClusterBroker
 from tests.support.load import steadily
-from tests.support.members import PATIENT, Live, live
+from tests.support.members import PATIENT, Lend, Live
 from tests.support.networks import Forgetting, Names, advertise, box_before, rewrite, settings_of
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
@@ -62,11 +61,6 @@ def guarded(kafka_set: StartKafka) -> KafkaSet:
     return kafka_set(sasl_users={USER: PASSWORD})
 
 
-def resets(region: Live, counter: int) -> list[str]:
-    """Return the resets that began after an event."""
-    return [str(e.body) for e in region.events(counter) if isinstance(e.body, events.ResetBegun)]
-
-
 # -- idle connections --------------------------------------------------------------------------------------------------
 
 
@@ -104,20 +98,15 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not can_mount(), reason="a file of hosts of their own takes the right to mount")
 def test_members_follow_a_name_that_moves_to_another_address(
-    guarded: KafkaSet, database_url: str, tmp_path: Path, record_property: Note
+    lend: Lend, guarded: KafkaSet, tmp_path: Path, record_property: Note
 ) -> None:
     names, broker = Names(file=tmp_path / "hosts"), guarded.broker(1)
     names.move(NAME, "127.0.0.1")
     address = f"{NAME}:{broker.sasl_port}"
     advertise(broker, SASL=address)
-    with live(
-        guarded, database_url, tmp_path / "region", members=2, partitions=2, spec=PATIENT, group=login(address)
-    ) as region:
+    with lend(kafka=guarded, members=2, partitions=2, spec=PATIENT, group=login(address)) as region:
         region.before = names.command
-        members = region.start(0), region.start(1)
-        region.shared(0, 1)
-        region.fill(100)
-        finished(region)
+        members = up(region, (0,), (1,), each=100)
         counter = region.region().counter
         # The name first means an address without any listener, then the one at which the broker is now.
         names.move(NAME, "127.0.0.3")
@@ -146,14 +135,11 @@ def listen_at(broker: ClusterBroker, host: str) -> None:
 
 @in_both_protocols
 def test_brokers_that_are_restarted_one_after_the_other_cost_no_reset_and_no_record(
-    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note, spoken: str
+    lend: Lend, kafka_set: StartKafka, record_property: Note
 ) -> None:
     kafka = kafka_set(3, settings={"group.consumer.session.timeout.ms": "25000"})
-    with live(kafka, database_url, tmp_path, members=2, partitions=6, spec=PATIENT, group=spoken) as region:
-        members = region.start(0), region.start(1)
-        region.shared(0, 1)
-        region.fill(50)
-        finished(region)
+    with lend(kafka=kafka, members=2, spec=PATIENT) as region:
+        members = up(region, (0,), (1,), each=50)
         counter = region.region().counter
         with steadily(kafka, region.topic, 6, 0.02):
             for broker in kafka.brokers:
@@ -173,11 +159,7 @@ def beyond(region: Live, ends: dict[int, int]) -> bool:
 
 
 def test_certificates_of_another_authority_come_into_use_member_by_member_without_a_reset(
-    kafka_set: StartKafka,
-    database_url: str,
-    tmp_path: Path,
-    record_property: Note,
-    monkeypatch: pytest.MonkeyPatch,
+    lend: Lend, kafka_set: StartKafka, tmp_path: Path, record_property: Note, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = authority("the old authority"), authority("the new authority")
     folder = tmp_path / "certificates"
@@ -194,11 +176,8 @@ def test_certificates_of_another_authority_come_into_use_member_by_member_withou
     own(old)
     more = ", ssl.ca.pem: '${TRUSTED}', ssl.certificate.pem: '${OWN_CERTIFICATE}', ssl.key.pem: '${OWN_KEY}'"
     group = login(kafka.sasl_bootstrap_servers, more)
-    with live(kafka, database_url, tmp_path / "region", members=2, partitions=2, spec=PATIENT, group=group) as region:
-        members = [region.start(index) for index in (0, 1)]
-        region.shared(0, 1)
-        region.fill(100)
-        finished(region)
+    with lend(kafka=kafka, members=2, partitions=2, spec=PATIENT, group=group) as region:
+        members = up(region, (0,), (1,), each=100)
         counter = region.region().counter
         # First all trust both, then each shows its new one, then the old one is trusted no more.
         (folder / "trusted.pem").write_text(old.pem + new.pem)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,7 @@ from airflow_kcr.protocol.values import GroupId, MemberId
 from airflow_kcr.settings import KafkaSettings
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.session import SparkSettings
-from tests.support.kafka import Kafka
-from tests.support.members import live
+from tests.support.members import Lend
 
 if TYPE_CHECKING:
     import pytest
@@ -36,7 +34,7 @@ def fail(why: str) -> None:
 
 
 def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
-    kafka: Kafka, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lend: Lend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
     described: list[str] = []
@@ -66,7 +64,7 @@ def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
         monkeypatch.setattr(application, name, instead)
 
     pipeline = "tests.support.spark_gated_pipeline:process"
-    with live(kafka, database_url, tmp_path, members=1, partitions=2, pipeline=pipeline) as one, ExitStack() as stack:
+    with lend(members=1, partitions=2, pipeline=pipeline) as one, ExitStack() as stack:
         run = MemberRun(
             region=one.name, members=(MemberId(GroupId(one.group), 0),), spark=SparkSettings(app_name="counted")
         )

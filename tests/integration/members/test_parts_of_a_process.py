@@ -15,41 +15,13 @@ import psutil
 import psycopg
 import pytest
 
-from airflow_kcr.protocol.region.commands import RequestCheckpoint
-from airflow_kcr.protocol.values import RequestId
-from tests.integration.members.conftest import Lend
-from tests.support.faults import Note, finished, judged, resets
-from tests.support.members import Live, Process
+from tests.support.faults import Note, finished, held_at, judged, resets, up
+from tests.support.members import Lend, Live, Process
 from tests.support.sink_tables import libpq
 
 WITHIN = 120.0
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
-
-
-def idle(one: Live, process: Process) -> None:
-    """All is processed, and in a checkpoint."""
-
-
-def busy(one: Live, process: Process) -> None:
-    """A batch is at work."""
-    process.gate("processing")
-    one.fill(60)
-    one.until(lambda: process.reached("processing"), "at work", WITHIN)
-
-
-def draining(one: Live, process: Process) -> None:
-    """A checkpoint is open, and the member about to contribute to it."""
-    process.gate("contributing")
-    one.handle(RequestCheckpoint(request_id=RequestId("the drain")))
-    one.until(lambda: process.reached("contributing"), "draining", WITHIN)
-
-
-def resetting(one: Live, process: Process) -> None:
-    """A reset is on its way, and the member about to reset its sinks."""
-    process.gate("resetting")
-    one.reset()
-    one.until(lambda: process.reached("resetting"), "resetting", WITHIN)
 
 
 def broker_child(one: Live, process: Process) -> int:
@@ -98,31 +70,30 @@ def thawed() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("how", [killed, frozen], ids=lambda how: how.__name__)
-@pytest.mark.parametrize("state", [idle, busy, draining, resetting], ids=lambda state: state.__name__)
+@pytest.mark.parametrize("gate", [pytest.param("", id="idle"), "processing", "contributing", "resetting"])
 @pytest.mark.parametrize("part", [broker_child, listening_connection], ids=lambda part: part.__name__)
 def test_a_part_is_replaced_and_its_member_goes_on(
     lend: Lend,
     thawed: list[int],
     part: Callable[[Live, Process], int],
-    state: Callable[[Live, Process], None],
+    gate: str,
     how: Callable[[Live, int], None],
     record_property: Note,
 ) -> None:
     with lend(members=1, partitions=2) as one:
-        process = one.start(0)
-        one.fill(60)
-        finished(one, WITHIN)
-        state(one, process)
+        (process,) = up(one, (0,))
+        if gate:
+            held_at(one, gate, process, within=WITHIN)
         victim = part(one, process)
         thawed.append(victim)
         how(one, victim)
-        for gate in list(process.gates.glob("*.reached")):
-            process.open(gate.stem)
+        if gate:
+            process.open(gate)
         one.fill(60)
         finished(one, WITHIN)
         assert process.running
         assert one.region().members[one.member(0)].incarnation == 1
-        assert len(resets(one)) == (1 if state is resetting else 0)
+        assert len(resets(one)) == (1 if gate == "resetting" else 0)
         if part is broker_child:
             assert broker_child(one, process) != victim
         judged(one, record_property)

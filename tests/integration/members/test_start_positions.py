@@ -23,12 +23,11 @@ from airflow_kcr.protocol.rules import (
     LATEST,
     StartPosition,
 )
-from tests.integration.members.conftest import Lend
 from tests.support import faults
 from tests.support.driver import START, STOP
 from tests.support.faults import Note, checkpoints, finished, start_offsets, stored, told
 from tests.support.kafka import QUIESCED, Kafka, Record
-from tests.support.members import BRISK, Live
+from tests.support.members import BRISK, Lend, Live
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -23,7 +23,7 @@ from airflow_kcr.protocol.region.rows import PersonResetState, RegionState
 from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.conftest import StartKafka
-from tests.support.faults import Note, finished, judged, runs
+from tests.support.faults import Note, finished, judged, runs, up
 from tests.support.kafka import Kafka, KafkaSet
 from tests.support.members import BRISK, live
 from tests.support.reset_phases import (
@@ -230,10 +230,7 @@ def test_a_reset_is_done_as_a_whole_or_fails_and_is_done_when_asked_again(
     with ExitStack() as stack:
         one = stack.enter_context(live(broker, store, tmp_path, members=4, partitions=PARTITIONS, spec=spec))
         region = stack.enter_context(Region(one.name, one.store))
-        scene = Stage(one=one, region=region, members=[one.start(index) for index in range(3)], server=server)
-        one.shared(0, 1, 2)
-        one.fill(DONE)
-        finished(one)
+        scene = Stage(one=one, region=region, members=up(one, (0,), (1,), (2,), each=DONE), server=server)
         phase(scene)
         fault(scene)
         record_property("phase", phase.__name__)

@@ -11,21 +11,20 @@ from confluent_kafka import Consumer
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.errors import GroupNotEmpty
 from airflow_kcr.goals import STOPPED
-from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.targets import FromFile, ToEarliest, ToOffset
-from airflow_kcr.protocol.values import GroupId, Offset, RequestId
-from tests.support.faults import group_size
+from airflow_kcr.protocol.values import GroupId, Offset
+from tests.support.faults import group_size, held_at
 from tests.support.kafka import Kafka
 from tests.support.kafka_tool import consumer_groups
 from tests.support.live_region import SPEC, live_region
-from tests.support.members import BRISK, Live, live
+from tests.support.members import Lend, Live
 
 
 @pytest.fixture
-def stopped(kafka: Kafka, database_url: str, tmp_path: Path) -> Iterator[Live]:
+def stopped(lend: Lend) -> Iterator[Live]:
     """Everything is consumed, and all members have left."""
-    with live(kafka, database_url, tmp_path, members=2, partitions=3, spec=BRISK) as one:
+    with lend(members=2, partitions=3) as one:
         one.fill(200)
         process = one.start(0, 1)
         one.until(one.consumed, "all records")
@@ -66,8 +65,7 @@ def test_kafkas_tool_and_a_plan_understand_each_other(kafka: Kafka, stopped: Liv
         stopped.start(0, 1)
         stopped.until(stopped.consumed, "the rest again")
         stopped.checkpoint()
-        account = stopped.account()
-        assert account.is_sound, account
+        stopped.require_sound()
         assert [r.counted and r.counted.replayed for r in region.resets.list() if r.plan] == [300, 80]
 
 
@@ -117,8 +115,7 @@ def test_offsets_that_expired_are_seeded_again_and_are_not_needed_for_a_start(ka
         stopped.checkpoint()
         assert kafka.committed(stopped.group) == everything
         assert [r.counted and r.counted.replayed for r in region.resets.list() if r.plan] == [3 * 140]
-        account = stopped.account()
-        assert account.is_sound, account
+        stopped.require_sound()
 
 
 @pytest.mark.long
@@ -149,18 +146,15 @@ def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str
 
 @pytest.mark.long
 def test_a_member_that_was_frozen_before_its_commit_and_wakes_up_afterwards_does_not_win(
-    kafka: Kafka, database_url: str, tmp_path: Path
+    lend: Lend, kafka: Kafka
 ) -> None:
     with (
-        live(kafka, database_url, tmp_path, members=2, partitions=3, spec=BRISK) as one,
+        lend(members=2, partitions=3) as one,
         Region(one.name, one.store) as region,
     ):
-        one.fill(200)
-        zombie, other = one.start(0, gates=("committing",)), one.start(1)
+        zombie, other = one.start(0), one.start(1)
         one.shared(0, 1)
-        one.until(one.consumed, "all records")
-        one.handle(RequestCheckpoint(request_id=RequestId("checkpoint")))
-        one.until(lambda: zombie.reached("committing"), "about to tell Kafka")
+        held_at(one, "committing", zombie, each=200)
         zombie.freeze()
         region.kill()
         other.wait(60)
@@ -181,5 +175,4 @@ def test_a_member_that_was_frozen_before_its_commit_and_wakes_up_afterwards_does
         one.until(one.consumed, "the rest again")
         one.checkpoint()
         assert set(kafka.committed(one.group).values()) == {200}
-        account = one.account()
-        assert account.is_sound, account
+        one.require_sound()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,8 @@ from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, Requester
 from airflow_kcr.protocol.scopes import Scope, parse_scope
 from airflow_kcr.protocol.values import Offset, RequestId
-from tests.support.faults import finished
-from tests.support.kafka import Kafka
-from tests.support.members import BRISK, Live, live
+from tests.support.faults import checkpoints, finished, up
+from tests.support.members import BRISK, Lend, Live
 
 WITHIN = timedelta(seconds=60)
 
@@ -43,8 +41,8 @@ def resumed_at(one: Live, view: ResetView) -> dict[int, int | None]:
 
 
 @pytest.mark.long
-def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
-    with live(kafka, database_url, tmp_path, members=2, partitions=4, spec=BRISK) as one, region_of(one) as region:
+def test_every_kind_of_target_with_the_members_in_their_group(lend: Lend) -> None:
+    with lend(members=2, partitions=4) as one, region_of(one) as region:
         one.fill(200)
         one.start(0, 1)
         one.until(one.consumed, "the first records")
@@ -95,24 +93,16 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
             m: r.incarnation for m, r in members.items()
         }, "nobody left its group"
         one.checkpoint()
-        account = one.account()
-        assert account.is_sound, account
+        one.require_sound()
         last = region.resets.list()[-1]
         assert (last.requester.who, last.counted and last.counted.replayed) == ("pat", 1_200)
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_one_member_never_contributed_to_is_gone_to_with_a_word(
-    kafka: Kafka, database_url: str, tmp_path: Path
-) -> None:
-    with live(kafka, database_url, tmp_path, members=2, partitions=4, spec=BRISK) as one, region_of(one) as region:
-        late = one.start(1)
-        one.start(0)
-        one.until_running()
-        one.shared(0, 1)
-        one.fill(200)
-        one.until(one.consumed, "the first records")
-        whole = one.checkpoint().sequence
+def test_a_checkpoint_that_one_member_never_contributed_to_is_gone_to_with_a_word(lend: Lend) -> None:
+    with lend(members=2, partitions=4) as one, region_of(one) as region:
+        late, _ = up(one, (1,), (0,), each=200)
+        whole = checkpoints(one)[-1].sequence
         one.fill(100)
         one.until(one.consumed, "all records")
         early = {p for p, owner in one.owners().items() if owner == 0}
@@ -136,13 +126,12 @@ def test_a_checkpoint_that_one_member_never_contributed_to_is_gone_to_with_a_wor
         assert view.state == "done"
         assert resumed_at(one, view) == {n: 300 if n in early else 200 for n in range(4)}
         finished(one)
-        account = one.account()
-        assert account.is_sound, account
+        one.require_sound()
 
 
-def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
+def test_a_poison_record_halts_and_is_skipped_by_name(lend: Lend) -> None:
     spec = BRISK + "max_failures: 1\n"
-    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=spec) as one, region_of(one) as region:
+    with lend(members=2, partitions=2, spec=spec) as one, region_of(one) as region:
         one.fill(300)
         one.start(0, 1, poison=((0, 120),))
         one.until(lambda: one.region().state is RegionState.HALTED, "halted")
@@ -154,29 +143,22 @@ def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url
         one.until(one.consumed, "everything but the record")
         one.checkpoint()
         wanted = {(one.topic, n, o) for n in (0, 1) for o in range(300)} - {(one.topic, 0, 120)}
-        account = one.account(wanted)
-        assert account.is_sound, account
+        one.require_sound(wanted)
         assert (one.topic, 0, 120) not in {(w.topic, w.partition, w.offset) for w in one.written()}
 
 
 @pytest.mark.long
-def test_a_partition_that_is_found_while_a_reset_waits_for_its_turn_is_read_from_its_beginning(
-    kafka: Kafka, database_url: str, tmp_path: Path
-) -> None:
-    with live(kafka, database_url, tmp_path, members=2, partitions=4, spec=BRISK) as one, region_of(one) as region:
-        one.fill(100)
-        held = one.start(0)
-        one.start(1)
-        one.shared(0, 1)
-        one.until(one.consumed, "the first records")
+def test_a_partition_that_is_found_while_a_reset_waits_for_its_turn_is_read_from_its_beginning(lend: Lend) -> None:
+    with lend(members=2, partitions=4) as one, region_of(one) as region:
+        held, _ = up(one, (0,), (1,), each=100)
         held.gate("resetting")
         first = region.resets.plan(ResetRequest(target=targets.ToOffset(offset=Offset(50))))
         region.resets.apply(first, "to see")
         one.until(lambda: held.reached("resetting"), "the first reset held")
         second = region.resets.plan(ResetRequest(target=targets.ToOffset(offset=Offset(20))))
         region.resets.apply(second, "to see")
-        kafka.add_partitions(one.topic, 6)
-        kafka.fill(one.topic, {4: 60, 5: 60})
+        one.kafka.add_partitions(one.topic, 6)
+        one.kafka.fill(one.topic, {4: 60, 5: 60})
         one.until(lambda: any(p.partition > 3 for p in one.region().claims), "a new partition found")
         held.open("resetting")
         view = region.resets.wait_for(second.plan, WITHIN)
@@ -185,8 +167,7 @@ def test_a_partition_that_is_found_while_a_reset_waits_for_its_turn_is_read_from
         assert {n: found[n] for n in range(4)} == dict.fromkeys(range(4), 20)
         one.until(one.consumed, "all records again")
         one.checkpoint()
-        account = one.account()
-        assert account.is_sound, account
+        one.require_sound()
         assert {(w.partition, w.offset) for w in one.written() if w.partition > 3} == {
             (number, offset) for number in (4, 5) for offset in range(60)
         }

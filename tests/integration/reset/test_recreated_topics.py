@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +21,9 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState
 from airflow_kcr.protocol.rules import OutOfRangePolicy
 from airflow_kcr.protocol.values import Offset
-from tests.support.faults import checkpoints, finished, told
-from tests.support.kafka import Kafka, Record
-from tests.support.members import BRISK, Live, live
+from tests.support.faults import checkpoints, finished, halted, recreate, told, up
+from tests.support.kafka import Record
+from tests.support.members import Lend, Live
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -36,22 +35,21 @@ ALL = {(n, o) for n in range(2) for o in range(NEW)}
 
 
 @contextmanager
-def halted(kafka: Kafka, url: str, folder: Path, new: int = NEW) -> Iterator[tuple[Live, Region]]:
+def made_anew(lend: Lend, new: int = NEW) -> Iterator[tuple[Live, Region]]:
     """Lend a region that read and checkpointed all of its topic, and is halted as the topic was made anew."""
-    with live(kafka, url, folder, members=2, partitions=2, spec=BRISK) as one, Region(one.name, one.store) as region:
-        one.fill(OLD)
-        one.start(0, 1)
-        finished(one)
+    with lend(members=2, partitions=2) as one, Region(one.name, one.store) as region:
+        up(one, (0, 1), each=OLD)
         recreate(one, new)
-        one.until(lambda: one.region().state is RegionState.HALTED, "halted")
+        halted(one)
         yield one, region
 
 
-def recreate(one: Live, each: int) -> None:
-    """Delete the topic and make one of the same name at once, with other records."""
-    one.kafka.delete_topic(one.topic)
-    one.kafka.topic(2, name=one.topic)
-    one.kafka.produce(one.topic, [Record(value=f"new:{n}".encode(), partition=n) for n in (0, 1) for _ in range(each)])
+def stopped(one: Live, region: Region) -> None:
+    """Stop the region, and wait until its members have ended."""
+    region.stop()
+    region.wait_for(STOPPED)
+    for process in one.processes:
+        process.wait(30)
 
 
 def read_anew(one: Live) -> set[tuple[int, int]]:
@@ -103,11 +101,9 @@ def topic_of(region: Region) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_forced_reset_to_a_place_in_the_new_log_goes_on_there(
-    kafka: Kafka, database_url: str, tmp_path: Path, name: str
-) -> None:
+def test_a_forced_reset_to_a_place_in_the_new_log_goes_on_there(lend: Lend, name: str) -> None:
     target, at = TARGETS[name]
-    with halted(kafka, database_url, tmp_path) as (one, region):
+    with made_anew(lend) as (one, region):
         plan = region.resets.plan(ResetRequest(target=target(region)))
         assert [(line.target, line.replay, line.skip, line.recreated) for line in plan.entries] == [
             (at, None, None, True)
@@ -120,23 +116,18 @@ def test_a_forced_reset_to_a_place_in_the_new_log_goes_on_there(
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", [OutOfRangePolicy.EARLIEST, OutOfRangePolicy.LATEST])
-def test_another_policy_then_a_resume_goes_on_there(
-    kafka: Kafka, database_url: str, tmp_path: Path, policy: OutOfRangePolicy
-) -> None:
-    with halted(kafka, database_url, tmp_path) as (one, region):
+def test_another_policy_then_a_resume_goes_on_there(lend: Lend, policy: OutOfRangePolicy) -> None:
+    with made_anew(lend) as (one, region):
         region.apply(replace(region.spec(), beyond_end=policy))
         region.resume()
         goes_on(one, ALL if policy is OutOfRangePolicy.EARLIEST else set())
 
 
 @pytest.mark.long
-def test_the_region_is_deleted_and_declared_anew(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
-    with halted(kafka, database_url, tmp_path) as (one, region):
+def test_the_region_is_deleted_and_declared_anew(lend: Lend) -> None:
+    with made_anew(lend) as (one, region):
         spec = region.spec()
-        region.stop()
-        region.wait_for(STOPPED)
-        for process in one.processes:
-            process.wait(30)
+        stopped(one, region)
         region.delete()
         region.apply(spec)
         region.start()
@@ -148,12 +139,9 @@ def test_the_region_is_deleted_and_declared_anew(kafka: Kafka, database_url: str
 
 
 @pytest.mark.long
-def test_a_stopped_region_is_reset_without_force(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
-    with halted(kafka, database_url, tmp_path) as (one, region):
-        region.stop()
-        region.wait_for(STOPPED)
-        for process in one.processes:
-            process.wait(30)
+def test_a_stopped_region_is_reset_without_force(lend: Lend) -> None:
+    with made_anew(lend) as (one, region):
+        stopped(one, region)
         plan = region.resets.plan(ResetRequest(target=targets.ToOffset(offset=Offset(20))))
         assert region.resets.apply(plan, "the topic was made anew").state == "done"
         region.start()
@@ -162,11 +150,9 @@ def test_a_stopped_region_is_reset_without_force(kafka: Kafka, database_url: str
 
 
 @pytest.mark.long
-def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
-    kafka: Kafka, database_url: str, tmp_path: Path
-) -> None:
+def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(lend: Lend) -> None:
     # The new log has the old offsets too, of other records.
-    with halted(kafka, database_url, tmp_path, new=2 * OLD) as (one, region):
+    with made_anew(lend, new=2 * OLD) as (one, region):
         newest, counter = checkpoints(one)[-1].sequence, region.counter()
         for target in (targets.ToCheckpoint(sequence=newest), targets.ToInitial()):
             plan = region.resets.plan(ResetRequest(target=target))
@@ -180,9 +166,7 @@ def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
         assert {(row.lag, row.log_end) for row in region.lag()} == {(None, 2 * OLD)}
         assert all("deleted and created again" in row.trouble for row in region.lag())
         assert {str(row.finding) for row in region.checkpoints.compare(newest)} == {"recreated"}
-        halt = one.region().halt
-        assert halt is not None
-        assert halt.reason is HaltReason.OUT_OF_RANGE
+        assert halted(one).reason is HaltReason.OUT_OF_RANGE
 
         # And once the region has gone on there, the old checkpoint is still of the old topic.
         plan = region.resets.plan(ResetRequest(target=targets.ToLatest()))

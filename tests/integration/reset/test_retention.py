@@ -6,7 +6,6 @@ Real broker, real store, members in a process of their own.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -14,29 +13,23 @@ from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.targets import ToCheckpoint
-from tests.support.faults import checkpoints
-from tests.support.kafka import Kafka
-from tests.support.members import BRISK, live
+from tests.support.faults import checkpoints, up
+from tests.support.members import Lend
 
 WITHIN = timedelta(seconds=60)
 
 
 @pytest.mark.long
-def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
-    kafka: Kafka, database_url: str, tmp_path: Path
-) -> None:
+def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(lend: Lend) -> None:
     with (
-        live(kafka, database_url, tmp_path, members=2, partitions=2, spec=BRISK) as one,
+        lend(members=2, partitions=2) as one,
         Region(one.name, one.store) as region,
     ):
-        one.fill(100)
-        one.start(0, 1)
-        one.until(one.consumed, "the first records")
-        one.checkpoint()
+        up(one, (0, 1), each=100)
         target = ResetRequest(target=ToCheckpoint(sequence=checkpoints(one)[-1].sequence))
         one.fill(100)
         one.until(one.consumed, "all records")
-        kafka.delete_records(one.topic, {0: 60})
+        one.kafka.delete_records(one.topic, {0: 60})
 
         def is_warned_of() -> bool:
             # What a part of a checkpoint tells of its log may have been read a moment before.
@@ -55,7 +48,7 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
         assert warned.overtaken_at is not None
         assert warned.overtaken_at > datetime.now(UTC) - timedelta(hours=1)
 
-        kafka.delete_records(one.topic, {0: 130})
+        one.kafka.delete_records(one.topic, {0: 130})
         before = region.counter()
         with pytest.raises(CheckpointNotUsable, match=r"-0 would resume at 100, its log has 130 to 200.*--from-file"):
             region.resets.apply(warned, "as it was shown")
@@ -69,8 +62,7 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
         assert region.resets.wait_for(left.plan, WITHIN).state == "done"
         one.until(one.consumed, "what is left, again")
         one.checkpoint()
-        account = one.account()
-        assert account.is_sound, account
+        one.require_sound()
         counted = region.resets.list()[-1].counted
         assert counted is not None
         assert counted.replayed == 70 + 100

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -21,9 +20,8 @@ from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.values import CheckpointNumber, Offset
 from tests.support.faults import Note, checkpoints, finished, judged, stored
-from tests.support.kafka import Kafka
 from tests.support.load import steadily
-from tests.support.members import BRISK, Live, live
+from tests.support.members import BRISK, Lend, Live
 
 PARTITIONS = 6
 OFTEN = f"checkpoint: {{every: 2s, grace: 500ms}}\n{BRISK}"
@@ -106,11 +104,11 @@ class Resets:
     ],
 )
 def test_resets_under_load_leave_what_a_run_without_any_leaves(
-    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, count: int, seed: int
+    lend: Lend, record_property: Note, count: int, seed: int
 ) -> None:
     random = Random(seed)
     with (
-        live(kafka, database_url, tmp_path, members=3, partitions=PARTITIONS, spec=OFTEN) as one,
+        lend(members=3, partitions=PARTITIONS, spec=OFTEN) as one,
         Region(one.name, one.store) as region,
     ):
         began = datetime.now(UTC)
@@ -120,7 +118,7 @@ def test_resets_under_load_leave_what_a_run_without_any_leaves(
         one.shared(0, 1, 2)
         one.checkpoint()
         drawn = Resets(one=one, region=region, random=random, began=began)
-        with steadily(kafka, one.topic, PARTITIONS, 0.02):
+        with steadily(one.kafka, one.topic, PARTITIONS, 0.02):
             for _ in range(count):
                 drawn.next()
                 progress(one, random.randrange(1, 400))
@@ -129,11 +127,11 @@ def test_resets_under_load_leave_what_a_run_without_any_leaves(
         record_property("stale plans", drawn.refused)
         judged(one, record_property)
         # What a run without resets leaves: every record of the logs once, in their order, and Kafka told the ends.
-        records = {r.place: r.value for r in stored(kafka, one.topic)}
+        records = {r.place: r.value for r in stored(one.kafka, one.topic)}
         assert accepted(one) == records
-        ends = kafka.ends(one.topic)
+        ends = one.kafka.ends(one.topic)
         assert {p.partition: c.position for p, c in one.region().claims.items()} == ends
-        assert kafka.committed(one.group) == {(one.topic, n): end for n, end in ends.items()}
+        assert one.kafka.committed(one.group) == {(one.topic, n): end for n, end in ends.items()}
         assert sum(r.state == "done" and r.plan != "" for r in region.resets.list()) == count
 
 

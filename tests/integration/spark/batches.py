@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.ports import BatchCall, BatchReport
@@ -25,15 +29,11 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
+from airflow_kcr.spark.context import BatchContext, SinkWriter
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.reads import Source
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from airflow_kcr.spark.context import BatchContext
-    from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka
 
 WITHIN = 120.0
 GROUP = GroupId("group")
@@ -63,6 +63,33 @@ class Collected:
         return [row[2] for row in self.rows if row[1] == partition]
 
 
+def source_of(
+    kafka: Mapping[str, str], index: int = 0, options: Mapping[str, str] | None = None, region: str = REGION
+) -> Source:
+    """What member `index` reads, with these settings of its client."""
+    return Source(
+        region_id=RegionId("1"),
+        region=RegionName(region),
+        member=MemberId(GROUP, index),
+        kafka=kafka,
+        options=options or {},
+    )
+
+
+def said_by(module: str, *arguments: object) -> str:
+    """Run a module of this folder in a process of its own, with its own Spark, and return what it prints."""
+    ran = subprocess.run(
+        [sys.executable, "-m", f"tests.integration.spark.{module}", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=Path(__file__).parents[3],
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
 class Bench:
     """Engines and batches on one session and one broker."""
 
@@ -71,20 +98,16 @@ class Bench:
         self.kafka = kafka
 
     def engine(
-        self, pipeline: Pipeline, index: int = 0, options: Mapping[str, str] | None = None, region: str = REGION
+        self,
+        pipeline: Pipeline,
+        index: int = 0,
+        options: Mapping[str, str] | None = None,
+        region: str = REGION,
+        writers: Callable[[BatchCall], Mapping[str, SinkWriter]] = lambda call: {},
     ) -> SparkEngine:
         """An engine of member `index`."""
-        return SparkEngine(
-            self.spark,
-            pipeline,
-            Source(
-                region_id=RegionId("1"),
-                region=RegionName(region),
-                member=MemberId(GROUP, index),
-                kafka=self.kafka.settings,
-                options=options or {},
-            ),
-        )
+        source = source_of(self.kafka.settings, index, options, region)
+        return SparkEngine(self.spark, pipeline, source, writers)
 
     def read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Collected:
         """Run a batch and return what it read."""

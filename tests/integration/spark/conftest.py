@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.integration.spark.batches import Bench
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.support.kafka import Kafka
-
+from tests.support.kafka import Kafka
 
 HERE = Path(__file__).parent
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from airflow_kcr.driver.application import fetch_for
 from airflow_kcr.embedded.processes import happened
@@ -18,9 +19,6 @@ from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.reads import Source
 from airflow_kcr.spark.session import SparkSettings, executor_memory, open_session
 from tests.integration.spark.batches import GROUP, REGION, call, noop
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 RECORDS = 50
 CLOSE = 15

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from airflow_kcr.errors import BatchCancelled
 from airflow_kcr.spark import jvm
+from airflow_kcr.spark.context import BatchContext
 from airflow_kcr.spark.session import SparkSettings, open_session
 from tests.integration.spark.batches import WITHIN, Bench, Collected, call, started, wait_until
 from tests.support.kafka import Kafka
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame
-
-    from airflow_kcr.spark.context import BatchContext
 
 
 def main(servers: str, topic: str, records: int, folder: Path) -> dict[str, object]:

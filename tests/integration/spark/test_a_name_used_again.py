@@ -19,17 +19,14 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.goals import STOPPED
 from airflow_kcr.protocol.region import events
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.spec import RegionSpec
 from tests.support.faults import checkpoints, finished, resets, told
-from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Kafka, Record
-from tests.support.members import TOP, UNHURRIED, Live, live
+from tests.support.members import TOP, Lend, Live
 from tests.support.sink_tables import libpq
-from tests.support.spark_gated_pipeline import JARS
 from tests.support.tied import Postgres, start_postgres
 
 PARTITIONS = 2
@@ -134,30 +131,18 @@ def target(tmp_path: Path) -> Iterator[Postgres]:
 @pytest.fixture
 def again(
     request: pytest.FixtureRequest,
+    lend_on_spark: Lend,
     kafka: Kafka,
     target: Postgres,
     database_url: str,
     tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Again]:
     """A region of one member on Spark, with a table or a folder, whose topic has its first records."""
-    monkeypatch.setenv(JARS, ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
     folder = tmp_path / "out"
     table = f"{{kind: postgres, url: '{target.url()}', table: out}}"
     sink = {"table": table, "folder": f"{{kind: files, path: '{folder}'}}"}[request.param]
-    with live(
-        kafka,
-        database_url,
-        tmp_path / "region",
-        members=1,
-        partitions=PARTITIONS,
-        spec=UNHURRIED,
-        group=f", delivery: exactly_once, sinks: {{out: {sink}}}",
-        name=kafka.group_id("again"),
-        hosting="tests.support.spark_member_process",
-        pipeline="tests.support.spark_gated_pipeline:process",
-    ) as one:
+    group = f", delivery: exactly_once, sinks: {{out: {sink}}}"
+    with lend_on_spark(group=group, name=kafka.group_id("again")) as one:
         with Region(one.name, one.store) as region:
             spec = region.spec()
         found = Again(one, database_url, target.url(), folder, spec)

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
 from airflow_kcr.protocol.region.commands import RetireCheckpoints
@@ -18,9 +18,6 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
 from tests.support.lake import Lake
 from tests.support.live_region import live_region
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SPEC = """\
 region: flights

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kcr.api import OutputComparison
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.spark.comparison import EXAMPLES, compared
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = "k string, v double, kcr_topic string, kcr_partition int, kcr_offset bigint"
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from decimal import Context, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from airflow_kcr.embedded.jars import JarSet, resolve, spark_connector
 from airflow_kcr.errors import BatchFailed, ConfigurationError
 from airflow_kcr.spark import BatchContext
 from airflow_kcr.spark.decoding import Avro, Decoded, Json, Protobuf, dead_letters_to_topic, decoded, decoding
 from airflow_kcr.spark.session import CONNECTOR
-from tests.integration.spark.batches import Bench, call
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from tests.support.kafka import Kafka
+from tests.integration.spark.batches import Bench, call, said_by
+from tests.support.kafka import Kafka
 
 DELAYS = Json("carrier STRING NOT NULL, delay INT, at STRUCT<hour: INT>")
 GOOD = [
@@ -132,16 +126,7 @@ def test_an_avro_schema_that_is_no_records_is_refused(spark: SparkSession, schem
 @pytest.mark.long
 def test_avro_is_decoded_where_its_library_is(tmp_path: Path) -> None:
     # In a session of its own: the others are without it, as most applications are.
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.integration.spark.avro_driver", *map(str, resolve(SPARK_AVRO))],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        cwd=Path(__file__).parents[3],
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == {
+    assert json.loads(said_by("avro_driver", *resolve(SPARK_AVRO))) == {
         "rows": [[0, "UA", 3], [1, "AA", None]],
         "poison": [[n, "not Avro of this schema"] for n in (2, 3, 4)] + [[5, "no value"]],
         "nullable": [[0, None], [1, "not Avro of this schema"]],

@@ -7,37 +7,31 @@ import importlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.execution_time.context import set_current_context
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
-from airflow_kcr.protocol.values import RegionId
+from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.contract import SinkOfBatch
+from airflow_kcr.spark import BatchContext
 from airflow_kcr.spark.decoding import decoded, decoding
 from airflow_kcr.spark.engine import SparkEngine
-from airflow_kcr.spark.reads import Source
-from tests.integration.spark.batches import GROUP, REGION, Bench, call
+from tests.integration.spark.batches import GROUP, Bench, call
 from tests.support.airflow_tasks import triggered
 from tests.support.breaking_proxy import breaking_proxy
 from tests.support.docs_pages import DOCS
 from tests.support.lake import PATIENT, Lake, reset_order
 from tests.support.live_region import live_region
 from tests.support.sink_tables import Table
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from pyspark.sql import DataFrame, Row, SparkSession
-
-    from airflow_kcr.protocol.values import CheckpointNumber
-    from airflow_kcr.spark import BatchContext
 
 FENCE = re.compile(r"^```python(?: run)?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 GOOD = b'{"carrier": "UA", "delay": 3, "hour": "2013-01-01T05:00:00Z"}'
@@ -89,12 +83,9 @@ def test_the_pipelines_of_the_page_about_decoding_do_what_it_says(bench: Bench) 
     kafka.produce(topic, [GOOD, BAD])
     names: dict[str, Any] = {}
     kept = Kept()
-    member = call(topic, {0: (0, 1)}).member
-    assert member.group == GROUP
 
     def engine() -> SparkEngine:
-        source = Source(region=REGION, region_id=RegionId("1"), member=member, kafka=kafka.settings, options={})
-        return SparkEngine(bench.spark, names["process"], source, lambda _: {"delays": kept})
+        return bench.engine(names["process"], writers=lambda _: {"delays": kept})
 
     exec(failing, names)
     engine().run(call(topic, {0: (0, 1)}))
@@ -127,13 +118,10 @@ def test_the_page_about_tables_writes_several_rows_for_a_record(bench: Bench, em
     kafka, topic = bench.kafka, bench.kafka.topic(1)
     kafka.produce(topic, [order.encode(), b'{"id": "o8", "lines": []}'])
     batch = call(topic, {0: (0, 2)})
-    source = Source(region=REGION, region_id=RegionId("1"), member=batch.member, kafka=kafka.settings, options={})
     with breaking_proxy(empty_database_url) as (_, through):  # because executors can't take a socket
         table = Table(url=through.render_as_string(hide_password=False), options={"group": GROUP})
         table.reset()
-        SparkEngine(bench.spark, names["process"], source, lambda its: {"lines": SinkOfBatch(table.sink, its)}).run(
-            batch
-        )
+        bench.engine(names["process"], writers=lambda its: {"lines": SinkOfBatch(table.sink, its)}).run(batch)
         rows = table.ask("SELECT id, line, item, amount, kcr_offset FROM out ORDER BY line")
     shown = [" | ".join(map(str, row)) for row in rows]
     assert len(shown) == 2
@@ -176,11 +164,9 @@ def test_the_page_decodes_protobuf_with_its_python_library(bench: Bench, delay_p
     kafka, topic = bench.kafka, bench.kafka.topic(1)
     kafka.produce(topic, [*(one.SerializeToString() for one in good), *NO_DELAYS])
     kept, poison = Kept(), Kept()
-    member = call(topic, {0: (0, 1)}).member
 
     def engine(process: Callable[[DataFrame, BatchContext], None]) -> SparkEngine:
-        source = Source(region=REGION, region_id=RegionId("1"), member=member, kafka=kafka.settings, options={})
-        return SparkEngine(bench.spark, process, source, lambda _: {"delays": kept, "dead": poison})
+        return bench.engine(process, writers=lambda _: {"delays": kept, "dead": poison})
 
     def setting_aside(batch: DataFrame, context: BatchContext) -> None:
         with decoding(batch, names["Delays"]()) as found:

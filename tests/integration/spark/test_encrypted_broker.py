@@ -14,8 +14,7 @@ from airflow_kcr.api import Region
 from tests.conftest import StartKafka
 from tests.support.certificates import authority, broker_settings
 from tests.support.faults import finished
-from tests.support.members import on_spark
-from tests.support.spark_gated_pipeline import JARS
+from tests.support.members import Lend
 
 SECRETS = {"FLIGHTS_PASSWORD": "pass-word-1", "STORE_PASSWORD": "store-word-1"}
 RECORDS, WITHIN = 100, 240.0
@@ -31,12 +30,7 @@ FILES = (
 
 @pytest.mark.parametrize("certificates", [pytest.param(TEXT, id="text"), pytest.param(FILES, id="files")])
 def test_a_member_on_spark_reads_over_tls_with_a_certificate_of_its_own(
-    certificates: str,
-    kafka_set: StartKafka,
-    database_url: str,
-    tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    certificates: str, lend_on_spark: Lend, kafka_set: StartKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = authority("an authority of ours")
     both = authority("the one before it").pem + trusted.pem
@@ -44,7 +38,6 @@ def test_a_member_on_spark_reads_over_tls_with_a_certificate_of_its_own(
     secrets = SECRETS | {"OWN_KEY": own.key}
     for name, value in (secrets | {"TRUSTED": both, "OWN_CERTIFICATE": own.certificate}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
     (tmp_path / "own.p12").write_bytes(own.key_store(SECRETS["STORE_PASSWORD"]))
     (tmp_path / "trusted.pem").write_text(both)
     broker = kafka_set(
@@ -56,7 +49,7 @@ def test_a_member_on_spark_reads_over_tls_with_a_certificate_of_its_own(
         "sasl.mechanism: PLAIN, sasl.username: flights, sasl.password: '${FLIGHTS_PASSWORD}', "
         f"{certificates.replace('FOLDER', str(tmp_path))}}}"
     )
-    with on_spark(broker, database_url, tmp_path / "region", login) as one:
+    with lend_on_spark(kafka=broker, group=login) as one:
         member = one.start(0)
         one.fill(RECORDS)
         finished(one, WITHIN)

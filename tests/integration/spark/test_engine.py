@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors.exceptions.captured import PythonException
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kcr.errors import BatchCancelled, BatchFailed
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spark import engine as engine_module
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.causes import essential_line
+from airflow_kcr.spark.context import BatchContext
 from airflow_kcr.spark.engine import JobGroup
+from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.reads import WAITS
+from tests.conftest import StartKafka
 from tests.integration.spark.batches import WITHIN, Bench, call, noop, started, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from airflow_kcr.spark.context import BatchContext
-    from airflow_kcr.spark.pipelines import Pipeline
-    from tests.conftest import StartKafka
-    from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka
 
 RECORDS = 20_000
 QUESTIONS = 40

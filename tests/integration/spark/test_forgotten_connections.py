@@ -5,16 +5,12 @@ The clients close what is idle before the box forgets it, here after a second, e
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from airflow_kcr.protocol.region import events
 from tests.conftest import StartKafka
-from tests.support.faults import finished, passed
-from tests.support.members import on_spark
+from tests.support.faults import finished, passed, resets
+from tests.support.members import Lend
 from tests.support.networks import Forgetting, box_before
-from tests.support.spark_gated_pipeline import JARS
 
 PASSWORD = "pass-word-1"
 RECORDS, MORE, WITHIN = 100, 20, 240.0
@@ -23,14 +19,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.postgres]
 
 
 def test_a_member_on_spark_reads_on_after_its_idle_connections_would_have_been_forgotten(
-    kafka_set: StartKafka,
-    database_url: str,
-    tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    lend_on_spark: Lend, kafka_set: StartKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLIGHTS_PASSWORD", PASSWORD)
-    monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
     kafka = kafka_set(sasl_users={"flights": PASSWORD})
     with box_before(kafka.broker(1), Forgetting.SILENT, 10.0) as box:
         login = (
@@ -38,7 +29,7 @@ def test_a_member_on_spark_reads_on_after_its_idle_connections_would_have_been_f
             "sasl.mechanism: PLAIN, sasl.username: flights, sasl.password: '${FLIGHTS_PASSWORD}', "
             "connections.max.idle.ms: 1000}"
         )
-        with on_spark(kafka, database_url, tmp_path / "region", login) as one:
+        with lend_on_spark(kafka=kafka, group=login) as one:
             member = one.start(0)
             one.fill(RECORDS)
             finished(one, WITHIN)
@@ -47,7 +38,7 @@ def test_a_member_on_spark_reads_on_after_its_idle_connections_would_have_been_f
                 one.until(passed(12), "longer than the box remembers")
                 one.fill(MORE)
                 finished(one, WITHIN)
-            assert [str(e.body) for e in one.events(counter) if isinstance(e.body, events.ResetBegun)] == []
+            assert resets(one, counter) == []
             assert sorted((row.partition, row.offset) for row in one.written()) == [
                 (number, offset) for number in range(2) for offset in range(RECORDS + 2 * MORE)
             ]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.integration.spark.batches import said_by
 from tests.support.kafka import Kafka
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
@@ -24,19 +23,8 @@ def heap(kafka: Kafka, jars: tuple[Path, ...], topic: str, partitions: int) -> l
         "spark.driver.memory": MEMORY,
         "spark.ui.enabled": "false",
     }
-    ran = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.integration.spark.heap_driver"),
-            *(kafka.bootstrap_servers, topic, str(partitions), json.dumps(conf)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=Path(__file__).parents[3],
-    )
-    assert ran.returncode == 0, ran.stderr
-    return [int(line) for line in ran.stdout.split()]
+    said = said_by("heap_driver", kafka.bootstrap_servers, topic, partitions, json.dumps(conf))
+    return [int(line) for line in said.split()]
 
 
 def test_what_was_fetched_for_a_timeline_that_is_over_is_forgotten_soon(

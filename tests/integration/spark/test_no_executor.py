@@ -13,10 +13,9 @@ from airflow_kcr.embedded.servers import StandaloneCluster
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.waits import Rule
 from tests.support.faults import finished, passed, resets
-from tests.support.kafka import Kafka
-from tests.support.members import TOP, Live, live
+from tests.support.members import TOP, Lend, Live
 from tests.support.spark_executors import application_settings, executors
-from tests.support.spark_gated_pipeline import CONF, JARS
+from tests.support.spark_gated_pipeline import CONF
 from tests.support.tied import start_standalone
 
 BATCH = 90.0
@@ -46,28 +45,12 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standal
 
 @pytest.fixture
 def one(
-    request: pytest.FixtureRequest,
-    cluster: StandaloneCluster,
-    kafka: Kafka,
-    database_url: str,
-    tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, cluster: StandaloneCluster, lend_on_spark: Lend, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Live]:
     """A region whose one member runs on the cluster, with further settings of Spark."""
     conf = {**application_settings(cluster), "spark.executorEnv.PYTHONPATH": str(TOP), **getattr(request, "param", {})}
     monkeypatch.setenv(CONF, json.dumps(conf))
-    monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
-    with live(
-        kafka,
-        database_url,
-        tmp_path / "region",
-        members=1,
-        partitions=2,
-        spec=SPEC,
-        hosting="tests.support.spark_member_process",
-        pipeline="tests.support.spark_gated_pipeline:process",
-    ) as found:
+    with lend_on_spark(spec=SPEC) as found:
         yield found
 
 

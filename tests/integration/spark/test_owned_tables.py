@@ -61,8 +61,7 @@ from tests.support.driver import GROUP, Driver
 from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.lake import Lake
-from tests.support.members import Live, live
-from tests.support.spark_gated_pipeline import JARS
+from tests.support.members import Lend, Live
 from tests.support.table_files import NAME, DeltaFolder, Owned, Warehouse, warehouse
 
 if TYPE_CHECKING:
@@ -70,12 +69,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(600)
 
-PARTITIONS = 2
 WITHIN = 240.0
-LIVE = """\
-batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
-timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
-"""
 
 
 @dataclass(slots=True)
@@ -408,26 +402,13 @@ def records(one: Live) -> Counter[tuple[int, int]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])
 def test_a_member_fills_a_table_through_a_kill_and_a_reset(
-    kafka: Kafka,
-    database_url: str,
-    tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
+    kafka: Kafka, lend_on_spark: Lend, tmp_path: Path, kind: str
 ) -> None:
-    monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
     made = owned_table(kind, tmp_path / "warehouse")
     sink = json.dumps({"kind": kind, **made.spec()})
-    with live(
-        kafka,
-        database_url,
-        tmp_path / "region",
-        members=1,
-        partitions=PARTITIONS,
-        spec=LIVE,
+    with lend_on_spark(
         group=f", delivery: exactly_once, sinks: {{out: {sink}}}",
         name=kafka.group_id("g"),
-        hosting="tests.support.spark_member_process",
         pipeline="tests.support.spark_latest_pipeline:process",
     ) as one:
         member = one.start(0)

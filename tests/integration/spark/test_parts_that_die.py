@@ -20,9 +20,7 @@ from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointState
 from airflow_kcr.protocol.values import RequestId
 from tests.support.faults import Note, finished, judged, owners, passed, resets
-from tests.support.kafka import Kafka
-from tests.support.members import Live, Process, live
-from tests.support.spark_gated_pipeline import JARS
+from tests.support.members import Lend, Live, Process
 
 LEASE = 6.0
 SPEC = f"""\
@@ -129,27 +127,10 @@ in_each_state = pytest.mark.parametrize("state", STATES, ids=lambda state: state
 
 
 @pytest.fixture
-def region(
-    state: Callable[[Region], None],
-    kafka: Kafka,
-    database_url: str,
-    tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Region]:
+def region(state: Callable[[Region], None], lend_on_spark: Lend, tmp_path: Path) -> Iterator[Region]:
     """A region whose member on Spark is in a state."""
-    monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
-    with live(
-        kafka,
-        database_url,
-        tmp_path / "region",
-        members=2,
-        partitions=2,
-        spec=SPEC,
-        group=f", static_membership: false, sinks: {{out: {{kind: files, path: '{tmp_path}/out'}}}}",
-        hosting="tests.support.spark_member_process",
-        pipeline="tests.support.spark_gated_pipeline:process",
-    ) as one:
+    group = f", static_membership: false, sinks: {{out: {{kind: files, path: '{tmp_path}/out'}}}}"
+    with lend_on_spark(members=2, spec=SPEC, group=group) as one:
         gate = STATES[state]
         found = Region(one, one.start(0, gates=(gate,) if gate else ()))
         if not gate:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.postgres import addresses
 from airflow_kcr.sinks.postgres.frames import reached
 from tests.support.sink_tables import Table, records
 from tests.support.tied import Postgres, start_postgres
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.postgres.target import OWN_COLUMNS
 from tests.support.sink_tables import Table
 from tests.support.tied import Postgres, start_postgres
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 ZONES = ["UTC", "Europe/Zurich", "America/St_Johns", "Pacific/Apia"]
 """Apia left out a whole day, 2011-12-30."""

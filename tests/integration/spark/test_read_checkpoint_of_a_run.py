@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, StoreError, UnknownCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
@@ -20,9 +20,6 @@ from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files.layout import OWNER, Marker
 from tests.support.lake import PATIENT, READ, Lake, reset_order
 from tests.support.live_region import live_region
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 DAG = "flights_checkpoint"
 RUN = "scheduled__2026-01-01T00:05:00+00:00"

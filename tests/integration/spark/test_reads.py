@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pytest
+from pyspark.sql import DataFrame
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BatchFailed
+from airflow_kcr.spark.context import BatchContext
 from airflow_kcr.spark.engine import RangeUnreadable
 from tests.integration.spark.batches import Bench, Collected, call, noop
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrame
-
-    from airflow_kcr.spark.context import BatchContext
-    from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka
 
 # How long a read waits for what is not there; twice, since a task is tried again.
 SHORT = {"kafkaConsumer.pollTimeoutMs": "4000"}

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from airflow_kcr.errors import SinkError
+from airflow_kcr.ports import BatchCall
 from airflow_kcr.sinks.postgres import frames
+from airflow_kcr.sinks.postgres.staging import Staging
 from tests.support.breaking_proxy import Break, BreakingProxy, breaking_proxy
 from tests.support.sink_tables import Table, records
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from airflow_kcr.ports import BatchCall
-    from airflow_kcr.sinks.postgres.staging import Staging
 
 RECORDS, LINES = 4_000, 3
 """So many that Spark's writer sends each task's rows in more than one batch of statements."""

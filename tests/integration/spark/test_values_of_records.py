@@ -8,11 +8,12 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 from unittest.mock import patch
 
 import psycopg
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.regions import connect, store_url
@@ -23,26 +24,20 @@ from airflow_kcr.errors import BatchFailed
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.region.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.postgres.target import OWN_COLUMNS
 from airflow_kcr.spark.causes import WORDS
-from airflow_kcr.spark.context import SinkWriter
+from airflow_kcr.spark.context import BatchContext, SinkWriter
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.pulse import Pulse
-from airflow_kcr.spark.reads import Source
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import parse
-from tests.integration.spark.batches import GROUP, REGION, call, wait_until
+from tests.integration.spark.batches import GROUP, REGION, call, source_of, wait_until
+from tests.support.kafka import Kafka
 from tests.support.sink_tables import Table, libpq
 from tests.support.tied import Postgres, start_postgres
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from airflow_kcr.spark.context import BatchContext
-    from tests.support.kafka import Kafka
 
 SECRET: Final = "hunter2-of-a-record"
 """The value of the one record that each of these batches has."""
@@ -85,10 +80,7 @@ class Failing:
         def output(batch: BatchCall) -> Mapping[str, SinkWriter]:
             return {"out": SinkOfBatch(table.sink, batch)}
 
-        source = Source(
-            region=REGION, region_id=RegionId("1"), member=MemberId(GROUP, 0), kafka=self._kafka.settings, options={}
-        )
-        engine = SparkEngine(self._spark, pipeline, source, output)
+        engine = SparkEngine(self._spark, pipeline, source_of(self._kafka.settings), output)
         with pytest.raises(BatchFailed) as raised:
             engine.run(call(self._topic, {0: (0, 1)}))
         self.error = raised.value

@@ -1,14 +1,13 @@
 """The rights that docs/reference/rights.md lists, on a broker with an authorizer: enough, and none too many.
 
 The page's own rows are parameters: each right is taken away, and what comes of it is what the page says. Those of
-executors are in `tests/integration/spark/test_executors_rights.py`.
+executors are in `tests/integration/spark/test_clients_of_executors.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import pytest
@@ -30,7 +29,7 @@ from tests.contract.kafka.members import Members, log
 from tests.support.driver import Clock
 from tests.support.kafka import KafkaSet, groups_at
 from tests.support.kafka_cluster import start_cluster
-from tests.support.members import live
+from tests.support.members import Lend
 from tests.support.memory import MemoryTransactions
 from tests.support.rights import (
     AUTHORIZER,
@@ -205,11 +204,11 @@ def test_without_a_right_of_the_page_the_client_sees_what_the_page_says(
 
 
 def test_with_the_two_commands_of_the_page_a_region_consumes_commits_and_resets(
-    broker: KafkaSet, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lend: Lend, broker: KafkaSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLIGHTS_PASSWORD", PASSWORD)
     login = f", kafka: {{bootstrap.servers: '{broker.sasl_bootstrap_servers}', {IN_SPEC}}}"
-    with live(broker, database_url, tmp_path, members=2, partitions=4, group=login) as one:
+    with lend(kafka=broker, members=2, partitions=4, group=login) as one:
         grant(broker, ENOUGH, topic=one.topic, group=one.group)
         one.start(0, 1)
         one.fill(100)

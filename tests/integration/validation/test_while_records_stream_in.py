@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,8 @@ from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.validation import Question
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.spec import RegionSpec
-from tests.support.kafka import Kafka
 from tests.support.load import steadily
-from tests.support.members import QUICK, Live, live
+from tests.support.members import QUICK, Lend, Live
 
 PARTITIONS = 4
 ROUNDS = 4
@@ -27,13 +25,13 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def streaming(kafka: Kafka, database_url: str, tmp_path: Path) -> Iterator[Live]:
+def streaming(lend: Lend) -> Iterator[Live]:
     """A region that reads a stream, and checkpoints all the time."""
     spec = f"{QUICK}checkpoint: {{records: 200}}\n"
-    with live(kafka, database_url, tmp_path, members=2, partitions=PARTITIONS, spec=spec) as one:
+    with lend(members=2, partitions=PARTITIONS, spec=spec) as one:
         one.start(0, 1)
         one.shared(0, 1)
-        with steadily(kafka, one.topic, PARTITIONS, every=0.01):
+        with steadily(one.kafka, one.topic, PARTITIONS, every=0.01):
             one.until(lambda: _committed(one.region()) > 0, "a checkpoint")
             yield one
 

@@ -126,3 +126,14 @@ def test_a_page_names_no_other_version_of_a_jar_than_the_code() -> None:
     told = {coordinates for path in pages() for coordinates in COORDINATES.findall(path.read_text(encoding="utf-8"))}
     assert session.POSTGRES_DRIVER in told
     assert told <= named
+
+
+REFERENCE = re.compile(r"(?:[Ss]ee|What) `([a-z_]+)\.\w")
+"""A module, before the name of something in it."""
+
+
+def test_the_modules_that_docstrings_refer_to_are_there() -> None:
+    files = [*PACKAGE.rglob("*.py")]
+    known = {path.stem for path in files} | {path.parent.name for path in files}
+    named = {module for path in files for module in REFERENCE.findall(path.read_text(encoding="utf-8"))}
+    assert named - known == set()

@@ -21,16 +21,6 @@ def execute(url: str, statement: str) -> object:
         return result.scalar_one() if result.returns_rows else None
 
 
-def test_a_test_database_is_a_real_postgres(database_url: str) -> None:
-    assert database_url.startswith("postgresql+psycopg://")
-    assert str(execute(database_url, "SELECT version()")).startswith("PostgreSQL")
-
-
-@pytest.mark.parametrize("time", ["first", "second"])
-def test_each_test_has_a_database_of_its_own(database_url: str, time: str) -> None:
-    execute(database_url, "CREATE SCHEMA only_here")  # would fail the second time in a shared one
-
-
 def test_a_database_has_what_its_template_was_prepared_with(postgres_server: Server) -> None:
     prepared: list[str] = []
 
