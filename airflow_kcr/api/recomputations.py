@@ -179,8 +179,8 @@ class RegionRecomputation:
             RecomputationRefused: the request id names another recomputation.
         """
         region = self._handle.read()
-        row = recomputations.replaceable(region, self.sequence)
-        known = recomputations.done(row, self.request_id, self.output.purpose, self._places(self._spec(region)))
+        places = self._places(self._spec(region))
+        known = recomputations.done(region, self.sequence, self.request_id, self.output.purpose, places)
         return None if known is None else self.view(known)
 
     def spec(self) -> RegionSpec:

@@ -10,10 +10,11 @@ import pytest
 from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused, UnknownCheckpoint
 from airflow_kcr.protocol.region import commands, events, recomputations, rows
 from airflow_kcr.protocol.region.recomputations import KEPT
+from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, Range, RequestId
 from tests.contract.conftest import Drive
-from tests.support.driver import GROUP, Driver
+from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import happened, judge, positions
 
 DONE, RUNNING, FAILED = rows.RecomputationState.DONE, rows.RecomputationState.RUNNING, rows.RecomputationState.FAILED
@@ -110,6 +111,20 @@ def test_a_request_that_is_done_is_found_again(drive: Drive) -> None:
     finish(driver, first, other)
     assert row(driver, first).revision == 2
     judge(driver)
+
+
+def test_what_is_done_is_found_when_its_checkpoint_is_retired(drive: Drive) -> None:
+    driver = drive(rules=RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=1)))
+    first, _ = worked(driver)
+    done = finish(driver, first, start(driver, first))
+    driver.checkpoint("third")
+    driver.handle(commands.RetireCheckpoints())
+    assert row(driver, first).state is rows.CheckpointState.RETIRED
+    assert start(driver, first, token="another try") == done
+    with pytest.raises(CheckpointNotUsable, match="is retired"):
+        start(driver, first, "once more")
+    with pytest.raises(RecomputationRefused, match="names another recomputation"):
+        start(driver, first, purpose=rows.RecomputationPurpose.COMPARE)
 
 
 def test_a_command_that_is_repeated_changes_nothing(drive: Drive) -> None:

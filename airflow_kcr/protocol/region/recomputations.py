@@ -49,26 +49,34 @@ def newest(row: rows.Checkpoint, request_id: RequestId) -> rows.Recomputation | 
 
 
 def done(
-    row: rows.Checkpoint, request_id: RequestId, purpose: rows.RecomputationPurpose, into: tuple[str, ...]
+    region: Region,
+    sequence: CheckpointNumber,
+    request_id: RequestId,
+    purpose: rows.RecomputationPurpose,
+    into: tuple[str, ...],
 ) -> rows.Recomputation | None:
     """Return the recomputation of a checkpoint that a request id names, if it need not be carried out again.
 
-    A comparison is kept nowhere, so that it is always carried out.
+    One that is done stays done when its checkpoint is retired. A comparison is kept nowhere, so that it is always
+    carried out.
 
     Raises:
+        UnknownCheckpoint, CheckpointNotUsable: as for `replaceable`, if it has to be carried out.
         RecomputationRefused: the request id names one of another purpose, or into other places.
     """
+    row = require_checkpoint(region, sequence)
     known = newest(row, request_id)
-    if known is None:
-        return None
-    if (known.purpose, known.into) != (purpose, into):
+    if known is not None and (known.purpose, known.into) != (purpose, into):
         what = {"purpose": known.purpose, "into": ", ".join(known.into) or None}
         raise RecomputationRefused(
             f"request id {request_id} names another recomputation of checkpoint {row.sequence} "
             f"({', '.join(f'{name} {value}' for name, value in what.items() if value)}); give this one an id of its own"
         )
-    is_done = known.state is rows.RecomputationState.DONE and purpose is not rows.RecomputationPurpose.COMPARE
-    return known if is_done else None
+    is_done = known is not None and known.state is rows.RecomputationState.DONE and row.undone_by is None
+    if is_done and purpose is not rows.RecomputationPurpose.COMPARE:
+        return known
+    replaceable(region, sequence)
+    return None
 
 
 def start(region: Region, now: datetime, command: commands.StartRecomputation) -> Region:
@@ -79,10 +87,11 @@ def start(region: Region, now: datetime, command: commands.StartRecomputation) -
         RecomputationRefused: the checkpoint is being recomputed under another request id, or this one names another
             recomputation.
     """
+    if done(region, command.sequence, command.request_id, command.purpose, command.into) is not None:
+        return region
     row = replaceable(region, command.sequence)
-    is_done = done(row, command.request_id, command.purpose, command.into) is not None
     known = newest(row, command.request_id)
-    if is_done or (known is not None and known.state is _RUNNING and known.token == command.token):
+    if known is not None and known.state is _RUNNING and known.token == command.token:
         return region
     for other in row.recomputations:
         if other.state is not _RUNNING:
