@@ -20,6 +20,7 @@ from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import boundaries, coverage, liveness, lost_logs, retention, specs
+from airflow_kcr.protocol.region.archive import WAITING
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, Unserved
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -182,9 +183,24 @@ class MemberView(View):
             )
 
 
+def _unattended_runs(region: StoredRegion, now: datetime) -> Iterator[str]:
+    """Yield the runs that no process works for: theirs are about to come, or their last try has failed."""
+    if region.live_members(now):
+        return
+    for one in region.requests.values():
+        if one.is_of_run and one.state in WAITING:
+            until = "" if one.boundary is None else f" up to {format_instant(one.boundary)}"
+            yield (
+                f"no process works for the run {one.request_id}{until}: if none is about to start, try it again (clear "
+                "its task, or call kcr run with its --until and --request-id), or run the next interval, which makes "
+                f"both checkpoints; to give it up, kcr region stop {region.name}"
+            )
+
+
 def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
     """Yield what a person should know beside what the region waits for."""
     yield from specs.notes(region, now)
+    yield from _unattended_runs(region, now)
     yield from _mixed_versions(region, now)
     if region.foreign_consumers and region.state is not RegionState.STOPPED:
         yield _foreign_consumers(region, coverage.taken(region, now))

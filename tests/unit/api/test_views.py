@@ -44,6 +44,24 @@ def test_a_region_is_shown_with_its_checkpoints_its_next_boundary_and_what_each_
     assert [[p.partition for p in m.partitions] for m in group.members] == [[0], [1]]
 
 
+def test_a_run_whose_last_try_has_failed_is_shown_with_what_to_do() -> None:
+    driver = Driver()
+    driver.clock.advance(7200)
+    driver.handle(commands.StartRun(run=commands.Run(request_id=RequestId("hours/one"), boundary=boundary(1))))
+    driver.join(driver.member(0))
+    assert region_of(driver).show().note == ""
+    driver.crash(driver.member(0))
+    driver.wait(300)
+    note = region_of(driver).show().note
+    assert note.startswith("no process works for the run hours/one up to 2026-01-01T01:00:00Z: ")
+    assert note.endswith("to give it up, kcr region stop flights")
+    region_of(driver).stop()
+    assert (str(driver.region.state), region_of(driver).show().note) == ("stopped", "")
+    # The next run has the records of both.
+    driver.handle(commands.StartRun(run=commands.Run(request_id=RequestId("hours/two"), boundary=boundary(2))))
+    assert driver.region.is_in_run
+
+
 def test_a_stalled_region_is_shown_with_the_rule_that_waits_and_since_when() -> None:
     driver = running(partitions=1, members=1)
     driver.crash(driver.member(0))
