@@ -119,19 +119,16 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     with store_of(store) as found:
         handle = Region(name, found, requester=requester(dag_run))
         wanted = _output(into, compare, Replace(consent_upsert=consent_upsert, consent_compacted=consent_compacted))
-        sequences = _sequences(handle, checkpoint, run, after, up_to)
-        views = [
-            recomputed(
-                found,
-                RecomputeRun(
-                    recomputation=handle.recompute(sequence, groups=group or (), request_id=asked, output=wanted),
-                    spark=member.settings(f"kcr recompute {region}", master, conf, jars, connector),
-                    reading=options.settings_of(read_option),
-                ),
-                start_within=start_within,
-            )
-            for sequence in sequences
+        recomputations = [
+            handle.recompute(sequence, groups=group or (), request_id=asked, output=wanted)
+            for sequence in _sequences(handle, checkpoint, run, after, up_to)
         ]
+        started = RecomputeRun(
+            recomputations=recomputations,
+            spark=member.settings(f"kcr recompute {region}", master, conf, jars, connector),
+            reading=options.settings_of(read_option),
+        )
+        views = recomputed(found, started, start_within=start_within)
     if compare is None:
         show(listed(RecomputationView.shown, views), output)
     else:

@@ -109,7 +109,9 @@ RESETS_WITHIN: Final = timedelta(minutes=10)
 class RecomputeRun:
     """What is recomputed, and how Spark is started for it."""
 
-    recomputation: RegionRecomputation
+    recomputations: Sequence[RegionRecomputation]
+    """Of one region, at least one: one after the other, in one application."""
+
     spark: SparkSettings
     reading: Mapping[str, str] = field(default_factory=dict)
     """Options of Spark's Kafka connector, over those of the project."""
@@ -121,8 +123,8 @@ def recompute(
     environ: Mapping[str, str] = os.environ,
     *,
     start_within: timedelta = START_WITHIN,
-) -> RecomputationView:
-    """Recompute a checkpoint, and return the recomputation; one that is done already is found, and nothing runs.
+) -> list[RecomputationView]:
+    """Recompute checkpoints, and return the recomputations; one that is done already is found, and nothing runs.
 
     Args:
         store: where the region is.
@@ -135,34 +137,72 @@ def recompute(
         UnknownRegion, UnknownCheckpoint, CheckpointNotUsable, RecomputationRefused, UpsertNeedsConsent: as for
             `RegionRecomputation.begin`; or the logs have lost records of it, or a reset has undone it meanwhile.
         ConfigurationError: the pipeline or a setting is unusable, or a sink can't replace what it has shown.
-        BatchFailed: the pipeline failed; nothing was replaced.
+        BatchFailed: the pipeline failed; nothing of its checkpoint was replaced.
         SinkError: a sink refused; the message says whether anything was replaced.
     """
     log_to(Console(stderr=True))
-    recomputation = run.recomputation
-    patience = StartPatience(recomputation.region, start_within)
+    region = run.recomputations[0].region
+    patience = StartPatience(region, start_within)
     watch = Watch(Pulse(environ), end_at_once)
     task = Task.from_environment(environ)
-    watchdog = ParentWatchdog(store, recomputation.region, task=task, end_process=end_at_once)
-    with watchdog.watching(), watch.watching(), handled(_end, signal.SIGTERM):
-        done = patience.answered(recomputation.done)
-        if done is not None:
-            return done
-        found = patience.answered(partial(_found, store, recomputation, environ))
-        wanted = {p: ranges for its in found.ranges.values() for p, ranges in its.items()}
-        begun = started(recomputation, tuple(found.parts), wanted, patience, start_within)
-        try:
-            with ExitStack() as stack:
-                listener = sys.stdout if task is not None else None
-                recomputing = _Recomputing(store, run, found, begun.number, watch, stack, listener)
-                batches = recomputing.carried_out()
-                done = recomputation.finish(batches, recomputing.comparisons)
-                if listener is not None and isinstance(recomputation.output, Compare):
-                    tell(listener, compared_line([one.to_json() for one in done.comparisons]))
-                return done
-        except BaseException as error:
-            _give_up(recomputation, error)
-            raise
+    watchdog = ParentWatchdog(store, region, task=task, end_process=end_at_once)
+    done: list[RecomputationView] = []
+    listener = None if task is None else sys.stdout
+    with watchdog.watching(), watch.watching(), handled(_end, signal.SIGTERM), ExitStack() as stack:
+        application = _Application(run.spark, watch, stack, listener)
+        for recomputation in run.recomputations:
+            known = patience.answered(recomputation.done)
+            if known is not None:
+                done.append(known)
+                continue
+            found = patience.answered(partial(_found, store, recomputation, environ))
+            wanted = {p: ranges for its in found.ranges.values() for p, ranges in its.items()}
+            begun = started(recomputation, tuple(found.parts), wanted, patience, start_within)
+            try:
+                with ExitStack() as held:
+                    its = _Recomputing(store, recomputation, found, begun.number, application, run.reading, held)
+                    done.append(recomputation.finish(its.carried_out(), its.comparisons))
+            except BaseException as error:
+                _give_up(recomputation, error)
+                raise
+            if listener is not None and isinstance(recomputation.output, Compare):
+                tell(listener, compared_line([one.to_json() for one in done[-1].comparisons]))
+    return done
+
+
+@dataclass(slots=True)
+class _Application:
+    """The Spark application of recomputations that follow each other; the first that has records starts it."""
+
+    _settings: SparkSettings
+    _watch: Watch
+    """Of Spark's JVM."""
+
+    _stack: ExitStack
+    """Ends it."""
+
+    _listener: TextIO | None
+    """Told which application it is, for the task's link to Spark's page; None: there is no task."""
+
+    _spark: SparkSession | None = None
+
+    def session(self, found: _Found, partitions: int) -> SparkSession:
+        """Return Spark, started with what the sinks of all groups need: the next checkpoint may have records of others.
+
+        Args:
+            found: what is recomputed.
+            partitions: how many of them are read.
+        """
+        if self._spark is None:
+            self._watch.begin(found.spec.rules().timeouts.lease)
+            settings = self._settings
+            packages = (*settings.packages, *spark_packages(found.spec, found.parts))
+            consumers = settings.consumers or partitions
+            self._spark = open_session(replace(settings, consumers=consumers, packages=packages))
+            self._stack.callback(stop_session, self._spark)
+            if self._listener is not None:
+                tell(self._listener, application_of(self._spark).line())
+        return self._spark
 
 
 def started(
@@ -361,15 +401,15 @@ class _Recomputing:
     """A recomputation that runs: its application, its batches, and the thread that keeps it alive."""
 
     _store: RegionStore
-    _run: RecomputeRun
+    _recomputation: RegionRecomputation
     _found: _Found
     _number: EventNumber
-    _watch: Watch
-    _stack: ExitStack
-    """Ends what was started."""
+    _application: _Application
+    _reading: Mapping[str, str]
+    """Options of Spark's Kafka connector."""
 
-    _listener: TextIO | None
-    """Told which application it is, for the task's link to Spark's page; None: there is no task."""
+    _stack: ExitStack
+    """Ends what was started for it."""
 
     comparisons: list[OutputComparison] = field(default_factory=list)
     _running: tuple[SparkEngine, BatchId, float] | None = None
@@ -394,14 +434,13 @@ class _Recomputing:
             return []  # the checkpoint has nothing of these groups, so neither has any sink
         held: list[_Held] = []
         batches: list[Mapping[GroupPartition, Range]] = []
-        self._watch.begin(self._times.lease)
-        spark = self._session(wanted)
+        spark = self._application.session(self._found, sum(map(len, wanted.values())))
         for group in wanted:
             of_group = list(self._held(group, spark))
             held += of_group
             batches += self._processed(group, spark, {one.name: one.revision for one in of_group})
         self._require_going_on()
-        match self._run.recomputation.output:
+        match self._recomputation.output:
             case Compare(key=key):
                 self.comparisons += [self._compared(one, key, spark) for one in held]
             case _:
@@ -421,7 +460,7 @@ class _Recomputing:
 
     def _is_replaced(self, revision: Revision, deadline: float) -> bool:
         """Return whether output was replaced, having waited until the region is in no reset."""
-        recomputation = self._run.recomputation
+        recomputation = self._recomputation
         recomputation.wait_for_resets(deadline)
         try:
             revision.replace(recomputation.require_wanted)
@@ -429,18 +468,9 @@ class _Recomputing:
             return False
         return True
 
-    def _session(self, wanted: Mapping[GroupId, Mapping[GroupPartition, Sequence[Range]]]) -> SparkSession:
-        settings, partitions = self._run.spark, sum(map(len, wanted.values()))
-        packages = (*settings.packages, *spark_packages(self._found.spec, wanted))
-        spark = open_session(replace(settings, consumers=settings.consumers or partitions, packages=packages))
-        self._stack.callback(stop_session, spark)
-        if self._listener is not None:
-            tell(self._listener, application_of(spark).line())
-        return spark
-
     def _held(self, group: GroupId, spark: SparkSession) -> Iterator[_Held]:
         """Yield what holds the output of a group back, of each of its sinks."""
-        contents, output = self._found.contents[group], self._run.recomputation.output
+        contents, output = self._found.contents[group], self._recomputation.output
         for declared in self._found.parts[group].sinks:
             if declared.group != group:
                 continue
@@ -461,11 +491,11 @@ class _Recomputing:
         found, member = self._found, MemberId(group, 0)
         parts, ranges = found.parts[group], found.ranges[group]
         source = Source(
-            region=self._run.recomputation.region,
+            region=self._recomputation.region,
             region_id=found.region.region_id,
             member=member,
-            kafka=connector_settings(self._run.recomputation.region, member, parts.kafka),
-            options=self._run.reading,
+            kafka=connector_settings(self._recomputation.region, member, parts.kafka),
+            options=self._reading,
             fetch=fetch_for(f"group {group}", len(ranges), executor_memory(spark)),
             ends_within=self._times.process_end_limit,
         )
@@ -487,7 +517,7 @@ class _Recomputing:
     def _process(self, engine: SparkEngine, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> None:
         checkpoint = self._found.checkpoint
         call = BatchCall(
-            region=self._run.recomputation.region,
+            region=self._recomputation.region,
             member=member,
             batch=BatchId(uuid.uuid4().hex),
             epoch=self._found.region.epoch,
@@ -519,7 +549,7 @@ class _Recomputing:
         """Say again and again that it lives; cancel it where it does not count any more, or a batch takes too long."""
         while not self._over.wait(_RENEWALS):
             try:
-                self._run.recomputation.renew()
+                self._recomputation.renew()
             except RefusedError as error:
                 self._cancel(error)
                 return
