@@ -140,7 +140,9 @@ class CustomSink(ABC):
         leaves a part of it, the `publish` of a later one. What the new batches have of their records counts instead.
 
         Args:
-            old: what was published, with the batches that it had then, however often they were replaced since.
+            old: what was published, with the batches that it had then, however often they were replaced since. Not here
+                if the sink was added to the spec later, or the output goes into another sink than the region's: then
+                there is nothing of `old`, and `new` is shown.
             new: the same checkpoint, with the batches that recompute it. A process that was frozen may come late: then
                 `new.recomputation` is lower than the one that is shown, and the sink leaves that as it is.
         """

@@ -247,6 +247,15 @@ class SinkContract(ABC):
         sink.replace(old, new)
         self._expect([*range(2), *range(4, 9)])
 
+    def test_what_is_recomputed_is_shown_where_its_checkpoint_has_never_been(self) -> None:
+        """The sink was added to the spec later, or is another one than the region's (`--into`)."""
+        sink = self._replacing()
+        absent, there = batch_of("absent", range(6)), batch_of("there", range(6), epoch=2)
+        sink.write(self._rows(range(4)), there)
+        old = checkpoint_of(checkpoint_id(1), accepted(absent))
+        sink.replace(old, replace(old, batches=(accepted(there),)))
+        self._expect(range(4))
+
     def test_replacing_again_changes_nothing(self) -> None:
         """By the same object, and by another one."""
         sink, old, new = self._recomputed()
@@ -301,9 +310,7 @@ class SinkContract(ABC):
 
     def _recomputed(self) -> tuple[CustomSink, CompleteCheckpoint, CompleteCheckpoint]:
         """Publish two checkpoints, and have the first one processed again: of records 2 and 3 there is no row now."""
-        sink = self._checked()
-        if type(sink).replace is CustomSink.replace:
-            raise SkipTest(f"{type(sink).__name__} has no method replace(old, new), so it can't be recomputed")
+        sink = self._replacing()
         one, two, three = batch_of("a", range(3)), batch_of("b", range(3, 6)), batch_of("c", range(6, 9), sequence=2)
         self._write(sink, one, two)
         sink.prepare(values.CheckpointNumber(1))
@@ -316,6 +323,12 @@ class SinkContract(ABC):
         sink.write(self._rows(range(2)), less)
         self._write(sink, more)
         return sink, old, replace(old, batches=(accepted(less), accepted(more)))
+
+    def _replacing(self) -> CustomSink:
+        sink = self._checked()
+        if type(sink).replace is CustomSink.replace:
+            raise SkipTest(f"{type(sink).__name__} has no method replace(old, new), so it can't be recomputed")
+        return sink
 
     def _checked(self) -> CustomSink:
         sink = self.make()
