@@ -4,7 +4,8 @@
 
     consumers   apply ─► consume, one mapped task for each application; they run until the region stops
     checkpoint         validate ─► drain ─► commit, once for each data interval, then whatever builds on the checkpoint
-    interval    run, once for each data interval, instead of these two; nothing runs between the runs
+    interval    run, once for each data interval, instead of these two; nothing runs between the runs (with several
+                applications: apply ─► run and the mapped task members, beside each other)
     reset       choose ─► plan ─► approve ─► apply, started by a person with Airflow's form
 
 The checkpoint DAG, or that of the intervals, has a run for every boundary of the region: its data intervals end where
@@ -34,6 +35,7 @@ from airflow_kcr.operators.reset import (
     KcrPlanResetOperator,
 )
 from airflow_kcr.operators.reset_form import reset_params
+from airflow_kcr.operators.running import KcrRunMembersOperator
 from airflow_kcr.protocol.rules import Schedule
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec import RegionSpec
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 T = TypeVar("T")
+
+_AT_ONCE: Final = 16
+"""How many tasks of a DAG Airflow has run at once, by default."""
 
 COMPARED: Final = 50
 """How many instants of two differently written schedules are compared."""
@@ -122,6 +127,7 @@ def region_dags(
     mode: Literal["interval"],
     start_date: datetime,
     schedule: str | timedelta | Timetable | None = None,
+    applications: Sequence[Application] | None = None,
     on_clear: OnClear = "recompute",
     kcr_conn_id: str = "kcr_default",
     consume: Mapping[str, object] | None = None,
@@ -164,13 +170,13 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
             `checkpoint.timezone`), a time between two checkpoints, one of the timetables that make data intervals, or
             `CronPartitionTimetable` with `run_offset=-1`, whose runs are of the partition that ends then. Absent: that
             of the spec. A region without a schedule of its own is checkpointed by the DAG alone.
-        applications: which members share a Spark application; absent: each has its own. Runs of intervals have one for
-            all.
+        applications: which members share a Spark application; absent: each has its own, and a run of an interval has
+            one for all.
         on_clear: what a run of an interval does that is cleared, as for `KcrIntervalOperator`: `recompute` its records
             and replace its output, or `find` its checkpoint and change nothing.
         kcr_conn_id: the connection to the region store.
-        consume: further arguments of `KcrConsumeOperator`, or `KcrIntervalOperator`, such as `conn_id`, `conf` and
-            `jars`.
+        consume: further arguments of `KcrConsumeOperator`, or `KcrIntervalOperator` (and `KcrRunMembersOperator`), such
+            as `conn_id`, `conf` and `jars`.
         default_args: of all DAGs; without `retries`, a task is tried again five times, half a minute later. The
             tasks that ask a person are tried again at once, whatever it says: the question was lost by Airflow.
         consent_upsert: what the form of the reset has for that consent: a reset may go back although tables of sinks
@@ -211,10 +217,9 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
             hosted = _checked(spec, applications)
             return RegionDags(made.consumers(hosted, started), made.checkpoint(), reset())
         case "interval":
-            if applications is not None:
-                raise ConfigurationError("applications: a run of an interval has one for all members; leave it out")
+            hosted = () if applications is None else _checked(spec, applications)
             cleared = {"on_clear": on_clear, "consent_upsert": consent_upsert}
-            return IntervalDags(made.interval({**cleared, **started}), reset())
+            return IntervalDags(made.interval(hosted, cleared, started), reset())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +246,7 @@ class _Made:
             start_date=self.start_date,
             max_active_runs=1,
             # Each application holds its task as long as it runs.
-            max_active_tasks=max(16, len(hosted) + 1),
+            max_active_tasks=max(_AT_ONCE, len(hosted) + 1),
             default_args=self.args,
         ) as dag:
             apply = KcrApplyRegionOperator(task_id="apply", spec=self.spec, kcr_conn_id=self.kcr_conn_id)
@@ -265,8 +270,8 @@ class _Made:
             )
         return dag
 
-    def interval(self, started: Mapping[str, Any]) -> DAG:
-        """Return the DAG whose runs process an interval each."""
+    def interval(self, hosted: Sequence[Application], cleared: Mapping[str, Any], started: Mapping[str, Any]) -> DAG:
+        """Return the DAG whose runs process an interval each, with one application for all if none is named."""
         name = self.spec.region
         with self.further.dag(
             "interval",
@@ -274,8 +279,21 @@ class _Made:
             description=f"The records of the region {name}, one data interval after the other",
             default_args=self.args,
             **self.scheduled,
+            # All of them at once: none ends before the members of the others have come.
+            **({"max_active_tasks": len(hosted)} if len(hosted) > _AT_ONCE else {}),
         ) as dag:
-            KcrIntervalOperator(task_id="run", spec=self.spec, **started)
+            if not hosted:
+                KcrIntervalOperator(task_id="run", spec=self.spec, **cleared, **started)
+                return dag
+            # Once for all of them: none may start with the spec of before.
+            apply = KcrApplyRegionOperator(task_id="apply", spec=self.spec, kcr_conn_id=self.kcr_conn_id)
+            first, *others = hosted
+            apply >> KcrIntervalOperator(task_id="run", region=name, **_members(first), **cleared, **started)
+            if others:
+                members = KcrRunMembersOperator.partial(
+                    task_id="members", region=name, run_task_id="run", map_index_template=_LABEL, **started
+                )
+                apply >> members.expand_kwargs([_members(one) for one in others])
         return dag
 
     def reset(self, *, consent_upsert: bool, second_person: bool) -> DAG:
@@ -379,9 +397,17 @@ def _consume(region: str, hosted: Sequence[Application], arguments: Mapping[str,
     return KcrConsumeOperator.partial(
         task_id="consume",
         region=region,
-        map_index_template="{{ task.group_id }} {{ task.indexes | join(',') }}",
+        map_index_template=_LABEL,
         **arguments,
-    ).expand_kwargs([{"group_id": one.group_id, "indexes": list(one.indexes)} for one in hosted])
+    ).expand_kwargs([_members(one) for one in hosted])
+
+
+_LABEL: Final = "{{ task.group_id }} {{ task.indexes | join(',') }}"
+"""Of a mapped task, by what it hosts."""
+
+
+def _members(of: Application) -> dict[str, Any]:
+    return {"group_id": of.group_id, "indexes": list(of.indexes)}
 
 
 def _checked(spec: RegionSpec, applications: Sequence[Application] | None) -> tuple[Application, ...]:

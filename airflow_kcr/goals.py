@@ -384,21 +384,22 @@ class RunEnded(Goal):
 
     request_id: RequestId
     before: Mapping[str, int]
-    """The incarnation that each member had before the application was started, by name, such as `flights-etl[0]`."""
+    """The incarnation that each of its members had before the application was started, by name as `flights-etl[0]`."""
 
     come_by: datetime | None = None
     """When the first of them has to have come at the latest, by the store's clock; None: whenever."""
 
     def is_reached(self, region: Region, now: datetime) -> bool:
         """Return whether the run is over; raise where there will be no checkpoint, or another try is needed."""
-        from airflow_kcr.protocol.region.coverage import expected_members
         from airflow_kcr.protocol.region.rows import RegionState
+        from airflow_kcr.protocol.region.runs import is_complete
 
-        come = self._come(region)
-        # Its application asks before its members come: until then, a request is that of an earlier try.
-        if come and RequestPublished(request_id=self.request_id).is_reached(region, now):
+        come, published = self._come(region), RequestPublished(request_id=self.request_id)
+        # Its application asks before its members come: until then, a request without an answer is that of an earlier
+        # try. An answer may be that of another application, which was faster.
+        if (come or is_complete(region, self.request_id)) and published.is_reached(region, now):
             return region.state is RegionState.STOPPED
-        _require_application(region, now, expected_members(region), come, self.come_by)
+        _require_application(region, now, self.before, come, self.come_by)
         return False
 
     def missing(self, region: Region, now: datetime) -> Iterator[Wait]:
@@ -413,7 +414,8 @@ class RunEnded(Goal):
             yield from waits.to_stop(region, now)
 
     def _come(self, region: Region) -> list[MemberId]:
-        return [m for m, row in sorted(region.members.items()) if row.incarnation > self.before.get(str(m), 0)]
+        known = ((m, self.before.get(str(m)), row.incarnation) for m, row in sorted(region.members.items()))
+        return [m for m, before, incarnation in known if before is not None and incarnation > before]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,7 +465,7 @@ class RecomputationDone(Goal):
 
 
 def _require_application(
-    region: Region, now: datetime, members: Iterable[MemberId], come: Iterable[MemberId], come_by: datetime | None
+    region: Region, now: datetime, members: Iterable[MemberId | str], come: Iterable[MemberId], come_by: datetime | None
 ) -> None:
     """Refuse an application whose members came and live no more, or of which none has come in time.
 

@@ -103,6 +103,7 @@ class RegionRun:
         return Run(
             request_id=self.request_id,
             boundary=boundary,
+            is_up_to_now=self._until is None,
             allow_inexact=self._allow_inexact,
             requester=self._handle.requester,
             found=seen.found,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="member", help="Run members, the consumers of a region's groups.", no_args_is_help=True)
 
 
-def _indexes(text: str) -> str:
+def indexes(text: str) -> str:
     """Refuse what is no list of indexes, before anything is opened."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts) or len({int(part) for part in parts}) < len(parts):
@@ -39,7 +39,7 @@ Index = Annotated[
         "--index",
         metavar="N[,N…]",
         help="The members to run, numbered from 0; several share this process and its Spark application.",
-        callback=_indexes,
+        callback=indexes,
     ),
 ]
 Takeover = Annotated[

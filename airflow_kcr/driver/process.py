@@ -33,7 +33,15 @@ from airflow_kcr.driver.progress import Watched, shown
 from airflow_kcr.driver.starting import START_WITHIN, StartPatience
 from airflow_kcr.driver.task import LOG_FORMAT, RunningApplication, Task, tell
 from airflow_kcr.driver.watch import Watch
-from airflow_kcr.errors import BatchError, CheckpointRefused, ConfigurationError, KcrError, RefusedError, SinkError
+from airflow_kcr.errors import (
+    BatchError,
+    CheckpointRefused,
+    ConfigurationError,
+    KcrError,
+    RefusedError,
+    RegionInState,
+    SinkError,
+)
 from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.host import End, Ended
@@ -106,7 +114,12 @@ def run_region(store: RegionStore, run: MemberRun, *, start_within: timedelta = 
         raise ConfigurationError(f"no run of region {run.region} is wanted; name it, or use run_members")
     patience = StartPatience(run.region, start_within)
     if not patience.answered(run.region_run.is_done_at_rest):
-        run_members(store, run, start_within=start_within)
+        try:
+            run_members(store, run, start_within=start_within)
+        except RegionInState:
+            # Another application of the run may have ended it before these members came.
+            if not patience.answered(run.region_run.is_done_at_rest):
+                raise
     asked = Region(run.region, store).checkpoint_request(run.region_run.request_id)
     if asked.request.state is not RequestState.ANSWERED:
         raise CheckpointRefused(

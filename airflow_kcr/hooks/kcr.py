@@ -266,8 +266,12 @@ def requester(context: Context, reason: str = "") -> Requester:
 def request_id(context: Context) -> str:
     """Return the name of this task's request: the same for every try, another for every run and mapped task."""
     task = context["ti"]
-    map_index = -1 if task.map_index is None else task.map_index
-    return f"{task.dag_id}/{task.run_id}/{task.task_id}/{map_index}"
+    return request_id_of(context, task.task_id, -1 if task.map_index is None else task.map_index)
+
+
+def request_id_of(context: Context, task_id: str, map_index: int = -1) -> str:
+    """Return the name of the request of a task of the same run."""
+    return f"{context['ti'].dag_id}/{context['ti'].run_id}/{task_id}/{map_index}"
 
 
 def cleared_request_id(context: Context) -> str:

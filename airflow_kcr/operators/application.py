@@ -108,8 +108,14 @@ class ApplicationOperator(WaitingTask, SparkSubmitOperator):
         self.read_options = read_options
         self.program = program
         self.come_within = come_within
+        self.submit: KcrSparkSubmitHook | None = None
         # Already where the DAG is read: a stored DAG and a task's rendered fields show them.
         self._refuse_secrets()
+
+    def on_kill(self) -> None:
+        """Have the application end; it has not happened yet when this returns."""
+        if self.submit is not None:
+            self.submit.tell_to_drain()
 
     def come_by(self) -> datetime:
         """Return when the first member has to be there, by the store's clock, counted from now."""

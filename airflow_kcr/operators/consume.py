@@ -89,7 +89,7 @@ class KcrConsumeOperator(ApplicationOperator):
             with self.hook.region(self.region, kcr.requester(context)) as region:
                 spec = region.spec()
                 known = region.show().incarnations
-            indexes = self._require_indexes(spec)
+            indexes = members_in(spec, self.group_id, self.indexes)
             before = tuple(known.get(f"{self.group_id}[{index}]", 0) for index in indexes)
             environment = self.hook.environment(spec)
             task = Task.of_this_process(self._request_id(context), _drain_within())
@@ -141,20 +141,6 @@ class KcrConsumeOperator(ApplicationOperator):
 
     # -- before ---------------------------------------------------------------------------------------------------
 
-    def _require_indexes(self, spec: RegionSpec) -> tuple[int, ...]:
-        indexes = indexes_of(self.indexes)
-        known = {str(group.group_id): group.members for group in spec.groups}
-        if self.group_id not in known:
-            there = ", ".join(sorted(known))
-            raise ConfigurationError(f"region {self.region} has no group {self.group_id!r}; it has: {there}")
-        beyond = [index for index in indexes if index >= known[self.group_id]]
-        if beyond:
-            raise ConfigurationError(
-                f"group {self.group_id} of region {self.region} has {known[self.group_id]} member(s), from 0; "
-                f"{', '.join(map(str, beyond))} is not among them: correct indexes, or raise members in the spec"
-            )
-        return indexes
-
     def _submission(self, spec: RegionSpec, indexes: tuple[int, ...], *, takeover: bool) -> Submission:
         listed = ",".join(map(str, indexes))
         arguments = ["member", "run", self.region, "--group", self.group_id, "--index", listed]
@@ -202,6 +188,31 @@ def indexes_of(given: int | str | Sequence[int]) -> tuple[int, ...]:
             "for one application each, .expand(indexes=[[0], [1]])"
         )
     return tuple(sorted(found))
+
+
+def members_in(spec: RegionSpec, group_id: str, given: int | str | Sequence[int]) -> tuple[int, ...]:
+    """Return which members of a group are meant, by their indexes.
+
+    Args:
+        spec: the region's.
+        group_id: the group.
+        given: as for `indexes_of`.
+
+    Raises:
+        ConfigurationError: there is no such group, or not all of them are members of it.
+    """
+    indexes = indexes_of(given)
+    known = {str(group.group_id): group.members for group in spec.groups}
+    if group_id not in known:
+        there = ", ".join(sorted(known))
+        raise ConfigurationError(f"region {spec.region} has no group {group_id!r}; it has: {there}")
+    beyond = [index for index in indexes if index >= known[group_id]]
+    if beyond:
+        raise ConfigurationError(
+            f"group {group_id} of region {spec.region} has {known[group_id]} member(s), from 0; "
+            f"{', '.join(map(str, beyond))} is not among them: correct indexes, or raise members in the spec"
+        )
+    return indexes
 
 
 def _drain_within() -> timedelta:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from airflow_kcr.driver.task import Task
 from airflow_kcr.errors import CheckpointRefused, ConfigurationError, SinkError
-from airflow_kcr.goals import RunEnded
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import translated
-from airflow_kcr.operators.application import ApplicationOperator
 from airflow_kcr.operators.events import outlets_of, settled
 from airflow_kcr.operators.intervals import boundary_of, interval_of, remarks
 from airflow_kcr.operators.recomputing import RecomputingOperator
 from airflow_kcr.operators.region import read_spec
-from airflow_kcr.protocol.values import GroupId, RequestId, format_instant
+from airflow_kcr.operators.running import RunningOperator
+from airflow_kcr.protocol.values import RequestId
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,7 +29,7 @@ OnClear: TypeAlias = Literal["recompute", "find"]
 _ON_CLEAR: Final = ("recompute", "find")
 
 
-class KcrIntervalOperator(RecomputingOperator):
+class KcrIntervalOperator(RunningOperator, RecomputingOperator):
     """Processes the records of the run's data interval, like `kcr run`, and leaves nothing running.
 
     The task starts one Spark application with all members of the region, waits until they have processed, checkpointed
@@ -62,6 +58,9 @@ class KcrIntervalOperator(RecomputingOperator):
         consent_compacted: recompute although compaction may have taken records, whose output then goes.
         downstream: of a recomputation, as for `KcrRecomputeOperator`.
         outlets: beside the region's asset.
+        group_id: the application hosts members of this group only (templated), and `KcrRunMembersOperator` the others;
+            absent: all members of all groups.
+        indexes: which ones, with `group_id` (templated).
         kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
 
     Raises:
@@ -70,15 +69,11 @@ class KcrIntervalOperator(RecomputingOperator):
         ConfigurationError: both region and spec are given, or none; or `on_clear` is none of its words.
     """
 
-    template_fields: Sequence[str] = (*ApplicationOperator.template_fields, "until")
-
     def __init__(
         self,
         *,
         region: str = "",
         spec: RegionSpec | Mapping[str, object] | str | Path | None = None,
-        until: datetime | str | None = None,
-        allow_inexact: bool = False,
         on_clear: OnClear = "recompute",
         outlets: Any = None,  # noqa: ANN401 (Airflow's own)
         **kwargs: Any,  # noqa: ANN401
@@ -91,8 +86,6 @@ class KcrIntervalOperator(RecomputingOperator):
         name = region if found is None else found.region
         super().__init__(region=name, outlets=outlets_of(name, outlets), **kwargs)
         self.spec = found
-        self.until = until
-        self.allow_inexact = allow_inexact
         self.on_clear: OnClear = on_clear
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # the provider's returns nothing
@@ -113,28 +106,9 @@ class KcrIntervalOperator(RecomputingOperator):
             row = self._to_recompute(context, region)
         if row is not None:
             return self.recompute(context, int(row.sequence), kcr.cleared_request_id(context))
+        self.carry_out(context, request_id)
         with self.lent(context) as region:
-            spec = region.spec()
-            until = boundary_of(context, spec, self.until)
-            run = region.prepared_run(until, request_id=request_id, allow_inexact=self.allow_inexact)
-            if run.is_done_at_rest():
-                return self._returned(context, region)
-            before = region.show().incarnations
-        with translated():
-            # When the task is gone, the application leaves: the next try goes on from what was processed.
-            task = Task.of_this_process("", timedelta(0))
-            environment = {**self.hook.environment(spec), **task.environment()}
-            groups = [GroupId(group.group_id) for group in spec.groups]
-            arguments = self._run_arguments(context, until)
-            submission = self.submission(spec, groups, f"kcr run {self.region}", *arguments)
-            submit = self.submit = self.prepared(context, submission, environment)
-            submit.run(self.application)
-        if not submit.is_cluster:
-            with self.lent(context) as region:
-                return self._returned(context, region)
-        self.wait_for_cluster(
-            context, submit, RunEnded(request_id=RequestId(request_id), before=before, come_by=self.come_by())
-        )
+            return self._returned(context, region)
 
     def resume(self, context: Context, event: Mapping[str, object]) -> dict[str, Any]:
         """Go on after the trigger: the run is over.
@@ -175,17 +149,6 @@ class KcrIntervalOperator(RecomputingOperator):
         boundary = boundary_of(context, region.spec(), self.until)
         row = None if boundary is None else region.checkpoints.at(boundary)
         return row if row is not None and row.request_id != kcr.request_id(context) else None
-
-    def _run_arguments(self, context: Context, until: datetime | None) -> list[str]:
-        run = context["dag_run"]
-        options = {
-            "--until": "now" if until is None else format_instant(until),
-            "--request-id": kcr.request_id(context),
-            "--dag-run": f"{run.dag_id}/{run.run_id}",
-        }
-        flags = {"--allow-inexact": self.allow_inexact, "--takeover": context["ti"].try_number > 1}
-        named = [part for option in options.items() for part in option]
-        return ["run", self.region, *named, *(flag for flag, is_set in flags.items() if is_set)]
 
     def _returned(self, context: Context, region: Region) -> dict[str, Any]:
         row, previous = region.answered(kcr.request_id(context))

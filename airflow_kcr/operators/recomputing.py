@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from airflow_kcr.api import Region
     from airflow_kcr.api.recomputations import RecomputationView, RegionRecomputation
-    from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
 
 Downstream: TypeAlias = Literal["rerun", "tell"]
 """What a revision means for the DAGs downstream: they run again for its partition key, or only its event says so."""
@@ -63,7 +62,6 @@ class RecomputingOperator(ApplicationOperator):
         self.consents = {"--consent-upsert": consent_upsert, "--consent-compacted": consent_compacted}
         self.into = into
         self.compare = (compare,) if isinstance(compare, str) else compare
-        self.submit: KcrSparkSubmitHook | None = None
 
     def recompute(self, context: Context, sequence: int, request_id: str) -> dict[str, Any]:
         """Have a checkpoint recomputed, or find that it is, and return its document.
@@ -133,11 +131,6 @@ class RecomputingOperator(ApplicationOperator):
             if done is None:
                 raise TimedOut(f"checkpoint {sequence} was recomputed, and is not recomputed any more")
             return self._recomputed(context, region, done)
-
-    def on_kill(self) -> None:
-        """Have the application end; it has not happened yet when this returns."""
-        if self.submit is not None:
-            self.submit.tell_to_drain()
 
     def _wanted(self, region: Region, sequence: int, request_id: str) -> RegionRecomputation:
         from airflow_kcr.api.recomputations import Compare, Into, RecomputedOutput, Replace

@@ -164,6 +164,15 @@ def test_no_batch_crosses_the_boundary_of_a_run_that_waits(drive_twins: Drive) -
     assert driver.held.desired_state is DesiredState.STOPPED
 
 
+def test_the_applications_of_a_run_up_to_now_agree_on_one_boundary(drive_twins: Drive) -> None:
+    driver = drive_twins()
+    first = driver.store.read(driver.name)[1]
+    for until in (first, first + timedelta(milliseconds=1)):
+        run = commands.Run(request_id=RequestId("r"), boundary=until, is_up_to_now=True)
+        driver.store.handle(driver.name, run)
+    assert driver.held.requests[RequestId("r")].boundary == first
+
+
 def test_a_run_whose_members_went_before_it_was_published_has_them_come_once_more(drive_twins: Drive) -> None:
     driver = drive_twins()
     run = commands.Run(request_id=RequestId("r"), boundary=driver.store.read(driver.name)[1])

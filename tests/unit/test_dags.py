@@ -167,8 +167,23 @@ def test_a_region_that_rests_between_its_runs_has_one_dag_for_them_with_one_task
     assert (dags.interval.catchup, dags.interval.max_active_runs) == (True, 1)
     assert isinstance(dags.interval.timetable, DeltaDataIntervalTimetable)
     assert getattr(dags.reset.get_task("approve"), "second_person", None)
-    with pytest.raises(ConfigurationError, match="applications: a run of an interval has one for all members"):
-        region_dags(spec(), mode="interval", start_date=START, applications=one_each(spec()))  # type: ignore[call-overload]
+
+
+def test_several_applications_of_an_interval_have_a_task_each_beside_the_run() -> None:
+    consume, hosted = {"conf": {"a": "b"}}, one_each(spec())
+    dags = region_dags(spec(), mode="interval", start_date=START, applications=hosted, consume=consume)
+    assert list(dags.interval.task_dict) == ["apply", "run", "members"]
+    assert dags.interval.get_task("apply").downstream_task_ids == {"run", "members"}
+    assert dags.run.downstream_task_ids == set()
+    assert (dags.run.group_id, dags.run.indexes, dags.run.spec) == (hosted[0].group_id, [0], None)
+    members = dags.interval.get_task("members")
+    assert isinstance(members, MappedOperator)
+    assert members.partial_kwargs["run_task_id"] == "run"
+    assert members.partial_kwargs["conf"] == {"a": "b"}
+    expanded = getattr(members.expand_input, "value", None)
+    assert expanded == [{"group_id": one.group_id, "indexes": list(one.indexes)} for one in hosted[1:]]
+    with pytest.raises(ConfigurationError, match="without all members no checkpoint completes"):
+        region_dags(spec(), mode="interval", start_date=START, applications=hosted[1:])
 
 
 def test_the_dag_of_the_readme_is_a_whole_file() -> None:

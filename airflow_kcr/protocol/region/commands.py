@@ -469,6 +469,9 @@ class Run(Command[rows.CheckpointRequest]):
     boundary: datetime
     """The checkpoint has exactly the records before this instant."""
 
+    is_up_to_now: bool = False
+    """Whether the boundary is when the caller came: of several, that of the first one that asked is everybody's."""
+
     allow_inexact: bool = False
     """As in `RequestCheckpoint`."""
 

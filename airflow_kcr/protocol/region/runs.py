@@ -1,7 +1,8 @@
 """A run: a stopped region is started for one checkpoint at a boundary, and stops with it.
 
-Nothing of a run is remembered but its request: a process that takes over from another finds it by its id. A run whose
-processes have all gone is joined by the next one, and both get their checkpoints, in the order of their boundaries.
+Nothing of a run is remembered but its request: a process that takes over from another, or hosts the other members of
+the same run, finds it by its id. A run whose processes have all gone is joined by the next one, and both get their
+checkpoints, in the order of their boundaries.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def start(region: Region, now: datetime, run: Run) -> Region:
         CheckpointRefused: the boundary is yet to come, or lies before what the region has processed; or the request id
             names another request.
     """
-    known = region.request_of(run.request_id)
+    run, known = _agreed(region, run), region.request_of(run.request_id)
     if known is not None and _is_unshown(region, known):
         # They publish it before the region runs, and then it answers the request again, which stops the region.
         region = lifecycle.start(region, now, run.requester)
@@ -48,7 +49,7 @@ def complete_at_rest(region: Region, now: datetime, command: CompleteAtRest) -> 
     Raises:
         RegionInState, CheckpointRefused: as for `start`.
     """
-    run = command.run
+    run = _agreed(region, command.run)
     if _is_known(region, run):
         return requests.ask(region, now, _request(run))
     _require_possible(region, now, run)
@@ -60,6 +61,14 @@ def is_complete(region: Region, request_id: values.RequestId) -> bool:
     """Whether the checkpoint of a run is there."""
     request = region.request_of(request_id)
     return request is not None and requests.valid_answer(region, request) is not None
+
+
+def _agreed(region: Region, run: Run) -> Run:
+    """Return a run with the boundary that was asked for first under its request id, where it goes up to now."""
+    known = region.request_of(run.request_id)
+    if known is None or known.boundary is None or not run.is_up_to_now:
+        return run
+    return replace(run, boundary=known.boundary)
 
 
 def _is_unshown(region: Region, request: rows.CheckpointRequest) -> bool:

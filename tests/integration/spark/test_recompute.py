@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 import time
@@ -15,6 +16,8 @@ from pathlib import Path
 import psycopg
 import pyarrow.dataset
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.protocol.region import events
@@ -22,8 +25,10 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support.interval_pipeline import GATE, KILL, SUFFIX, at
 from tests.support.kafka import Kafka
+from tests.support.members import TOP
 from tests.support.rested_region import NO_SPARK, WITHIN, RestedRegion, all_of, rested_region
 from tests.support.sink_tables import libpq
+from tests.support.table_files import NAME, warehouse
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.postgres]
 
@@ -280,3 +285,43 @@ def test_a_group_s_checkpoints_are_written_into_a_folder(runs: RestedRegion, tmp
     its = ("--checkpoint", str(SECOND), "--group", runs.group, *runs.spark)
     status, _, said = runs.kcr("recompute", runs.name, *its, "--into", json.dumps(tried))
     assert (status, "is no sink's folder; name an empty one" in " ".join(said.split())) == (2, True), said
+
+
+@pytest.mark.long
+def test_checkpoints_are_written_into_a_table_of_iceberg_by_one_application(runs: RestedRegion, tmp_path: Path) -> None:
+    made, logs = warehouse(tmp_path / "warehouse"), tmp_path / "applications"
+    logs.mkdir()
+    made.drop()
+    made.catalog().create_table(NAME, Schema(NestedField(1, "value", StringType())))
+    tried = {runs.group: {"out": {"kind": "iceberg", **made.spec()}}}
+    times = ("--from", HOUR.isoformat(), "--to", (HOUR + timedelta(minutes=2)).isoformat())
+    logged = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={logs.as_uri()}")
+    for number, suffix in enumerate(("", "!"), 1):  # the second time in place of the first
+        runs.environ = {SUFFIX: suffix}
+        answers = runs.recompute(*times, *logged, "--into", json.dumps(tried))
+        assert [(a["purpose"], a["state"]) for a in answers] == [("into", "done")] * 2
+        found = made.table().scan().to_arrow().column("value").to_pylist()
+        assert Counter(found) == all_of("first", "second", suffix=suffix)
+        assert len(list(logs.iterdir())) == number
+    assert runs.rows() == all_of("first", "second")
+    assert runs.at_rest()
+
+
+@pytest.mark.long
+def test_a_checkpoint_is_written_into_a_sink_of_ones_own(runs: RestedRegion, tmp_path: Path) -> None:
+    page = (TOP / "docs" / "how-to" / "write-your-own-sink.md").read_text(encoding="utf-8")
+    code = re.search(r"## A template\n.*?```python\n(.*?)```", page, re.DOTALL)
+    assert code is not None
+    factory, root = tmp_path / "lake.py", tmp_path / "lake"
+    factory.write_text(code[1], encoding="utf-8")
+    sink = {"kind": "custom", "factory": f"{factory}:make", "options": {"path": str(root)}}
+    for suffix in ("", "!"):
+        runs.environ = {SUFFIX: suffix}
+        runs.recompute("--checkpoint", str(SECOND), "--into", json.dumps({runs.group: {"out": sink}}))
+        [shown] = (root / "checkpoints").glob("*.json")
+        replaced = json.loads((root / "replaced" / shown.name).read_text())
+        folders = {folder for part in json.loads(shown.read_text()) for folder in replaced[part["folder"]]}
+        rows = pyarrow.dataset.dataset([pyarrow.dataset.dataset(root / "batches" / one) for one in folders]).to_table()
+        assert Counter(rows["value"].to_pylist()) == all_of("second", suffix=suffix)
+    assert runs.rows() == all_of("first", "second")
+    assert runs.at_rest()

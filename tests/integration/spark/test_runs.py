@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -89,6 +90,32 @@ def test_a_late_run_that_was_killed_and_then_cleared_twice_leaves_the_table_of_a
     assert [boundary for *_, boundary in runs.table_in_order()] == [at for at in untils for _ in range(20)]
 
 
+@pytest.mark.long
+def test_two_applications_of_one_run_of_which_one_is_killed_end_it_together(runs: RestedRegion, tmp_path: Path) -> None:
+    kill = tmp_path / "kill"
+    kill.touch()
+    runs.environ = {KILL: str(kill)}
+    runs.fill("first", datetime.now(UTC) - timedelta(hours=2))
+    rows = ("--request-id", "one", "--group", runs.group, "--index", "0,1")
+    count = ("--request-id", "one", "--group", f"{runs.name}-count")
+    with ThreadPoolExecutor() as beside:
+        other = beside.submit(runs.run, *count)
+        status, _, said = runs.kcr("run", runs.name, *rows, *runs.spark)
+        assert status < 0, said
+        assert not other.done()  # it waits for the members that were lost
+        answer = runs.run(*rows, "--takeover")
+        assert other.result() == answer
+    assert (answer["state"], answer["checkpoint"]) == ("answered", "published")
+    assert runs.rows() == all_of("first")
+    assert runs.at_rest()
+    # One that comes when it is over finds the checkpoint, and with nothing to read none starts Spark.
+    assert runs.run(*count, spark=NO_SPARK) == answer
+    idle = [runs.run("--request-id", "two", *part[2:], spark=NO_SPARK) for part in (count, rows)]
+    assert idle[0] == idle[1]
+    assert idle[0]["sequence"] == int(str(answer["sequence"])) + 1
+    assert runs.at_rest()
+
+
 def test_what_can_not_run_is_refused_and_changes_nothing(runs: RestedRegion) -> None:
     runs.fill("first", datetime.now(UTC) - timedelta(hours=2))
     with Region(runs.name, runs.store) as region:
@@ -97,6 +124,11 @@ def test_what_can_not_run_is_refused_and_changes_nothing(runs: RestedRegion) -> 
     for options, status, why in (
         (("--until", "2030-01-01T00:00:00Z"), 3, "until: 2030-01-01T00:00:00Z is yet to come"),
         (("--until", "2026-01-01T00:00:00"), 2, "has no zone"),
+        (("--group", runs.group), 2, "--request-id"),
+        (("--request-id", "r", "--index", "0"), 2, "--index"),
+        (("--request-id", "r", "--group", runs.group, "--index", "0,x"), 2, "--index"),
+        (("--request-id", "r", "--group", runs.group, "--index", "2"), 3, "indexes 0 to 1; index 2"),
+        (("--request-id", "r", "--group", "other"), 3, "has no group 'other'"),
     ):
         ended, _, said = runs.kcr("run", runs.name, *options, *NO_SPARK)
         assert (ended, why in said) == (status, True), said

@@ -9,7 +9,7 @@ from airflow_kcr.goals import Goal, MembersEnded, RunEnded
 from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, Run
 from airflow_kcr.protocol.values import GroupId, RequestId
 from tests.support.driver import Driver
-from tests.support.scripts import located
+from tests.support.scripts import carried_out, located
 
 
 @pytest.fixture
@@ -91,11 +91,15 @@ def test_where_one_has_come_the_others_may_take_their_time(driver: Driver) -> No
 # -- the end of a run --------------------------------------------------------------------------------------------------
 
 
+NONE_BEFORE = {"g[0]": 0, "g[1]": 0}
+"""Both members belong to the application, and have never been there."""
+
+
 def run_of(driver: Driver, come_by: datetime | None = None) -> Goal:
     """Ask for a run up to now, and return the goal of its application."""
     wanted = Run(request_id=RequestId("r"), boundary=driver.clock())
     driver.handle(wanted)
-    return RunEnded(request_id=RequestId("r"), before={}, come_by=come_by)
+    return RunEnded(request_id=RequestId("r"), before=NONE_BEFORE, come_by=come_by)
 
 
 def test_a_run_is_over_with_its_published_checkpoint_and_the_stop_of_the_region(driver: Driver) -> None:
@@ -136,9 +140,24 @@ def test_a_run_whose_application_never_came_needs_another_try(driver: Driver) ->
 
 
 def test_a_run_that_its_application_has_not_asked_for_yet_is_waited_for(driver: Driver) -> None:
-    goal = RunEnded(request_id=RequestId("r"), before={})
+    goal = RunEnded(request_id=RequestId("r"), before=NONE_BEFORE)
     assert not reached(driver, goal)
     assert missing(driver, goal) == ["the run's application has not come yet"]
     run_of(driver)
     driver.handle(KillRegion())
     assert not reached(driver, goal)  # what is left of an earlier try says nothing
+
+
+def test_an_application_of_some_members_answers_for_no_others(driver: Driver) -> None:
+    run_of(driver)
+    goal = RunEnded(request_id=RequestId("r"), before={"g[1]": 0}, come_by=driver.clock() + timedelta(seconds=10))
+    driver.join(driver.member(0))
+    driver.clock.advance(driver.region.rules.timeouts.lease.total_seconds() + 61)
+    with pytest.raises(TimedOut, match=r"^g\[1\] of region flights did not come by "):
+        reached(driver, goal)
+
+
+def test_an_application_that_comes_when_the_others_have_ended_the_run_is_not_waited_for(driver: Driver) -> None:
+    wanted = Run(request_id=RequestId("r"), boundary=driver.clock())
+    carried_out(driver, wanted, 0)
+    assert reached(driver, RunEnded(request_id=RequestId("r"), before={"g[1]": 1}, come_by=driver.clock()))

@@ -47,7 +47,7 @@ def test_a_region_is_shown_with_its_checkpoints_its_next_boundary_and_what_each_
 def test_a_run_whose_last_try_has_failed_is_shown_with_what_to_do() -> None:
     driver = Driver()
     driver.clock.advance(7200)
-    driver.handle(commands.StartRun(run=commands.Run(request_id=RequestId("hours/one"), boundary=boundary(1))))
+    driver.handle(commands.Run(request_id=RequestId("hours/one"), boundary=boundary(1)))
     driver.join(driver.member(0))
     assert region_of(driver).show().note == ""
     driver.crash(driver.member(0))
@@ -58,7 +58,7 @@ def test_a_run_whose_last_try_has_failed_is_shown_with_what_to_do() -> None:
     region_of(driver).stop()
     assert (str(driver.region.state), region_of(driver).show().note) == ("stopped", "")
     # The next run has the records of both.
-    driver.handle(commands.StartRun(run=commands.Run(request_id=RequestId("hours/two"), boundary=boundary(2))))
+    driver.handle(commands.Run(request_id=RequestId("hours/two"), boundary=boundary(2)))
     assert driver.region.is_in_run
 
 

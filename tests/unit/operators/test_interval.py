@@ -15,6 +15,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.operators.interval import KcrIntervalOperator
 from airflow_kcr.operators.intervals import interval_of
+from airflow_kcr.operators.running import KcrRunMembersOperator
 from airflow_kcr.protocol.region.commands import Run
 from airflow_kcr.protocol.region.rows import RegionState, Requester
 from airflow_kcr.protocol.values import RequestId
@@ -122,6 +123,63 @@ def test_another_try_takes_the_members_over(driver: Driver, submitted: Submitted
     submitted.does = lambda: members_do(driver)
     execute(operator(allow_inexact=True), context(replace(TASK, try_number=2)))
     assert submitted.arguments[-2:] == ["--allow-inexact", "--takeover"]
+
+
+def part(**changed: Any) -> KcrRunMembersOperator:  # noqa: ANN401
+    given = {"task_id": "members", "region": "flights", "run_task_id": "run", "group_id": "g", "indexes": [1]}
+    return KcrRunMembersOperator(**{**given, **changed})
+
+
+PART = replace(TASK, task_id="members", map_index=0)
+
+
+@pytest.mark.usefixtures("unread")
+def test_an_application_of_some_members_has_its_part_in_the_run_and_emits_nothing(
+    driver: Driver, submitted: Submitted
+) -> None:
+    submitted.does = lambda: members_do(driver)
+    made = context(replace(PART, try_number=2))
+    part().execute.__wrapped__(part(), made)  # type: ignore[attr-defined]
+    assert submitted.arguments[submitted.arguments.index("--request-id") + 1] == REQUEST
+    assert submitted.arguments[-5:] == ["--takeover", "--group", "g", "--index", "1"]
+    assert not part().outlets
+    # The task of the run finds the checkpoint, and so does this one if it is cleared.
+    submitted.arguments.clear()
+    answer = execute(operator(group_id="g", indexes=[0]), context())
+    assert answer["sequence"] == driver.region.restore_sequence
+    part().execute.__wrapped__(part(), context(replace(PART, max_tries=1)))  # type: ignore[attr-defined]
+    assert submitted.arguments == []
+
+
+@pytest.mark.usefixtures("unread")
+def test_in_a_cluster_an_application_is_waited_for_by_its_own_members(submitted: Submitted) -> None:
+    submitted.is_cluster = True
+    with pytest.raises(TaskDeferred) as deferred:
+        part().execute.__wrapped__(part(), context(PART))  # type: ignore[attr-defined]
+    assert deferred.value.trigger.serialize()[1]["waiting_for"]["before"] == {"g[1]": 0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"group_id": "other"}, "has no group 'other'"),
+        ({"indexes": [7]}, "7 is not among them"),
+        ({"indexes": []}, "names no members"),
+    ],
+)
+def test_members_that_there_are_not_are_refused_before_anything_is_asked(
+    driver: Driver, submitted: Submitted, changed: dict[str, object], why: str
+) -> None:
+    counter = driver.region.counter
+    with pytest.raises(AirflowFailException, match=why):
+        part(**changed).execute.__wrapped__(part(**changed), context(PART))  # type: ignore[attr-defined]
+    assert (driver.region.counter, submitted.arguments) == (counter, [])
+
+
+@pytest.mark.parametrize("given", [{"group_id": "g"}, {"indexes": [0]}])
+def test_group_and_indexes_come_together(given: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match="give both"):
+        operator(**given)
 
 
 @pytest.mark.usefixtures("unread")

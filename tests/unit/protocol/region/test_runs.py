@@ -10,7 +10,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import batches, boundaries, commands, events, rows
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, GroupPartition, Offset, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, GroupPartition, Offset, RequestId, replace
 from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, START, STOP, Driver, group_rules
 from tests.support.judging import causes, checkpoint_of, happened, judge, positions, state, stops
@@ -92,6 +92,41 @@ def test_a_run_that_was_done_is_found_again_and_starts_nothing() -> None:
     epoch = driver.region.epoch
     assert run(driver, "r1", boundary(1)).sequence == sequence
     assert run(driver, "of the same hour", boundary(1)).sequence == sequence
+    assert (state(driver), driver.region.epoch) == (STOPPED, epoch)
+    judge(driver)
+
+
+def test_two_applications_of_a_run_up_to_now_agree_on_the_first_ones_now() -> None:
+    driver = late()
+    first, second = (
+        commands.Run(request_id=RequestId("r"), boundary=boundary(hours), is_up_to_now=True) for hours in (1, 1.5)
+    )
+    driver.handle(first)
+    for command in (commands.CompleteAtRest(run=second, logs=driver.logs), second):
+        driver.store.handle(driver.name, command)
+        assert driver.region.requests[second.request_id].boundary == boundary(1)
+    with pytest.raises(CheckpointRefused, match="names a request for another checkpoint"):
+        driver.handle(replace(second, is_up_to_now=False))
+
+
+def test_of_two_applications_one_is_killed_and_comes_again_and_the_run_ends_for_both() -> None:
+    driver = late()
+    run(driver, "r", boundary(1))
+    driver.join(driver.member(0))
+    run(driver, "r", boundary(1))
+    driver.join(driver.member(1))
+    driver.spread()
+    driver.finish_reset()
+    all_crash(driver, [driver.member(1)])
+    run(driver, "r", boundary(1))
+    driver.join(driver.member(1), takeover=True)
+    driver.spread()
+    driver.finish_reset()
+    located(driver, boundary(1), 10)
+    driver.process()
+    finished(driver)
+    epoch = driver.region.epoch
+    assert run(driver, "r", boundary(1)).state is rows.RequestState.ANSWERED
     assert (state(driver), driver.region.epoch) == (STOPPED, epoch)
     judge(driver)
 
