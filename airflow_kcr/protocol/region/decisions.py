@@ -97,8 +97,8 @@ RULES: Final[Mapping[type[commands.Command[object]], Rule]] = {
 
 
 def _begun(region: Region, now: datetime, command: commands.StartRecomputation) -> Recomputation | None:
-    row = recomputations.replaceable(region, command.sequence)
-    return recomputations.newest(row, command.request_id)
+    row = region.checkpoint_of(command.sequence)
+    return None if row is None else recomputations.newest(row, command.request_id)
 
 
 ANSWERS: Final[Mapping[type[commands.Command[object]], Answer]] = {
