@@ -42,8 +42,8 @@ class Worker:
     def __init__(self, name: str, failed: Callable[[BaseException], None]) -> None:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._failed = failed
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
 
     def post(self, task: Task) -> None:
         """Have a task done after all that were posted before."""
@@ -52,11 +52,6 @@ class Worker:
     def end(self) -> None:
         """End after the tasks that were posted before; returns at once."""
         self._tasks.put(None)
-
-    def join(self, timeout: float) -> bool:
-        """Wait until the worker has ended; return whether it has, within `timeout` seconds."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:

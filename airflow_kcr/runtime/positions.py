@@ -91,7 +91,7 @@ class Places:
         asked = {p for p, entry in open_.items() if entry.source is SeekSource.EXPLICIT and target is not None}
         found = {
             p: Found(offset=a.initial.offset, log=a.bounds)
-            for p, a in self._starts(open_.keys() - asked).items()
+            for p, a in self.assigned(frozenset(open_.keys() - asked), initialised=False).items()
             if a.initial
         }
         if target is None or not asked:
@@ -125,9 +125,6 @@ class Places:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
         return self._group.partitions(self._logs.topics(self._group.topics))
-
-    def _starts(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, AssignedPartition]:
-        return self.assigned(frozenset(partitions), initialised=False)
 
     def committed(self, partitions: frozenset[GroupPartition]) -> Mapping[GroupPartition, CommittedOffset]:
         """Return Kafka's committed offsets of the group.
