@@ -81,16 +81,6 @@ def test_what_a_member_is_built_from_changes_at_the_next_checkpoint(fields: dict
     assert sorted(changed(group(**fields))) == sorted((f"groups[g].{path}", NEXT_CHECKPOINT) for path in paths)
 
 
-def test_another_kind_of_membership_has_another_session() -> None:
-    assert changed(group(static_membership=False)) == [("groups[g].static_membership", NEXT_CHECKPOINT)]
-
-
-def test_times_that_the_client_was_built_with_change_at_the_next_checkpoint() -> None:
-    assert changed(timeouts=Timeouts(session=seconds(130))) == [("timeouts.session", NEXT_CHECKPOINT)]
-    assert changed(timeouts=Timeouts(metadata_refresh=seconds(2))) == [("timeouts.metadata_refresh", NEXT_CHECKPOINT)]
-    assert changed(timeouts=Timeouts(max_poll=seconds(1000))) == [("timeouts.max_poll_interval", NEXT_CHECKPOINT)]
-
-
 def test_a_time_counts_at_once_but_what_follows_from_it_for_the_client_does_not() -> None:
     assert changed(timeouts=Timeouts(reset=seconds(400))) == [
         ("timeouts.reset", AT_ONCE),
@@ -153,10 +143,6 @@ class TestClusters:
 
 
 class TestSplit:
-    def test_is_all_at_once_where_nothing_waits(self) -> None:
-        new = small(max_failures=6)
-        assert split(small(), new) == (new, None)
-
     def test_keeps_the_groups_until_the_next_checkpoint(self) -> None:
         old, new = small(), small(group(members=2), max_failures=6)
         assert split(old, new) == (small(max_failures=6), new)

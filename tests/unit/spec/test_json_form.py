@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from airflow_kcr.errors import SpecError
@@ -76,23 +74,6 @@ def test_the_json_of_sinks_is_this() -> None:
         "q": {"kind": "postgres", "table": "t", "conn_id": "warehouse", "mode": "append"},
     }
     assert "sinks" not in small(group()).to_json()["groups"][0]
-
-
-def test_the_text_has_sorted_keys_and_no_spaces() -> None:
-    text = parse(FULL).to_json_text()
-    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
-
-
-def test_the_order_of_settings_makes_no_difference() -> None:
-    one = small(kafka={"bootstrap.servers": "x", "client.id": "y"})
-    other = small(kafka={"client.id": "y", "bootstrap.servers": "x"})
-    assert one.to_json_text() == other.to_json_text()
-
-
-def test_text_beyond_ascii_stays_itself() -> None:
-    spec = small(group("größe"))
-    assert "größe" in spec.to_json_text()
-    assert RegionSpec.from_json(spec.to_json_text()) == spec
 
 
 def test_what_is_left_out_has_its_default() -> None:

@@ -86,15 +86,8 @@ class TestSubscriptions:
     def test_of_a_lone_text_are_that_topic(self) -> None:
         assert group(topics="flights").topics == ("flights",)
 
-    def test_of_a_list_are_its_topics(self) -> None:
-        assert group(topics=["a", "b"]).topics == ("a", "b")
-
 
 class TestGroups:
-    def test_are_at_least_one(self) -> None:
-        with pytest.raises(SpecError, match="groups: is empty"):
-            RegionSpec(region="r", kafka={"bootstrap.servers": "x"}, groups=())
-
     def test_have_no_more_than_a_listing_can_show_and_a_group_can_hold(self) -> None:
         assert refused(groups=(group(members=200_000),)) == ["groups[0].members"]
         assert refused(groups=(group("a", members=600), group("b", members=401))) == ["groups"]
@@ -146,12 +139,6 @@ class TestGroups:
         assert group(topics=(), pattern="^a").effective_assignor is Assignor.ROUNDROBIN
         assert group(topics=("a", "b"), assignor=Assignor.RANGE).effective_assignor is Assignor.RANGE
 
-    def test_are_found_by_their_id(self) -> None:
-        spec = small(group("a"), group("b", members=2))
-        assert spec.group("b").members == 2
-        with pytest.raises(KeyError):
-            spec.group("c")
-
 
 class TestClusters:
     def test_are_reached_by_settings_or_by_a_connection(self) -> None:
@@ -168,11 +155,6 @@ class TestClusters:
     def test_have_an_address(self) -> None:
         assert refused(kafka={"client.id": "x"}) == ["kafka.bootstrap.servers"]
         assert refused(kafka={"bootstrap.servers": " "}) == ["kafka.bootstrap.servers"]
-
-    def test_of_a_group_replace_that_of_the_region_altogether(self) -> None:
-        spec = small(group("a", kafka={"bootstrap.servers": "other"}), group("b"), kafka={"bootstrap.servers": "x"})
-        assert spec.cluster_of("a") == (spec.groups[0].kafka, None)
-        assert spec.cluster_of("b") == (spec.kafka, None)
 
     def test_have_no_settings_that_are_the_regions_own(self) -> None:
         own = {"bootstrap.servers": "x", "group.id": "g", "enable.auto.commit": "true"}
@@ -206,10 +188,6 @@ class TestCheckpoints:
     )
     def test_have_one_occasion(self, checkpoint: CheckpointSpec) -> None:
         assert refused(checkpoint=checkpoint) == ["checkpoint"]
-
-    @pytest.mark.parametrize("groups", [(group("a"),), (group("a", members=2),), (group("a"), group("b"))])
-    def test_by_count_are_of_all_members_together(self, groups: tuple[GroupSpec, ...]) -> None:
-        assert small(*groups, checkpoint=CheckpointSpec(records=5)).rules().checkpoint.records == 5
 
     @pytest.mark.parametrize("records", [0, -1, 2**63])
     def test_by_count_are_of_a_number_that_the_store_can_hold(self, records: int) -> None:
@@ -260,11 +238,6 @@ class TestTimes:
         both = (group("a"), group("b", static_membership=False))
         assert refused(timeouts=Timeouts(renew=seconds(5)), groups=both) == ["timeouts.renew"]
 
-    def test_of_a_batch_are_those_of_the_batch(self) -> None:
-        spec = small(batch=BatchSpec(timeout=seconds(60)))
-        assert spec.timeouts.batch == spec.rules().timeouts.batch == seconds(60)
-        assert small(batch=spec.batch, timeouts=Timeouts(batch=seconds(60))) == spec
-
     def test_of_a_batch_given_twice_are_refused_if_they_differ(self) -> None:
         assert refused(timeouts=Timeouts(batch=seconds(70))) == ["timeouts.batch"]
         assert refused(batch=BatchSpec(timeout=seconds(60)), timeouts=Timeouts(batch=seconds(70))) == ["timeouts.batch"]
@@ -306,7 +279,3 @@ class TestRules:
         assert rules.checkpoint.schedule.after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(2026, 1, 1, 1, tzinfo=UTC)
         assert (rules.checkpoint.grace, rules.checkpoint.catchup) == (seconds(3), True)
         assert (rules.out_of_range, rules.beyond_end) == (OutOfRangePolicy.LATEST, OutOfRangePolicy.FAIL)
-
-
-def test_a_spec_can_be_a_key() -> None:
-    assert {small(): 1}[small()] == 1

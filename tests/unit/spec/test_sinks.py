@@ -46,10 +46,6 @@ class TestWhatIsRead:
         spec = parse(f"{HEAD}      {first}\n      {second}")
         assert spec.group("g").sinks == (sink(name="a", table="s.t"), sink(name="b", table="u", url=None, conn_id="c"))
 
-    def test_is_the_same_in_any_order(self) -> None:
-        one, other = sink(name="a"), sink(name="b")
-        assert small(group(sinks=(one, other))) == small(group(sinks=(other, one)))
-
     def test_shows_no_url(self) -> None:
         assert "hunter2" not in repr(sink(url="postgresql://u:hunter2@h/d"))
 
@@ -78,10 +74,6 @@ class TestFindings:
     @pytest.mark.parametrize("table", ["", ".t", "s.", "a.b.c", 'a"b', "x" * 64, "kcr_fence", "s.kcr_x", "\ud800"])
     def test_are_there_for_names_that_no_table_has(self, table: str) -> None:
         assert wrong(sink(table=table)) == [f"{PLACE}.table"]
-
-    @pytest.mark.parametrize("name", ["", "1", "a.b", "a b", "x" * 64])
-    def test_are_there_for_names_that_no_sink_has(self, name: str) -> None:
-        assert len(wrong(sink(name=name))) == 1
 
     def test_are_there_for_a_name_that_is_there_twice(self) -> None:
         assert wrong(sink(), sink(table="u")) == [PLACE]
@@ -186,10 +178,6 @@ class TestFiles:
         with pytest.raises(SpecError) as raised:
             small(group(sinks=(file_sink(),)), group(group_id="h", sinks=(file_sink(path="/data/x/"),)))
         assert [where for where, _ in raised.value.findings] == ["groups[1].sinks.x.path"]
-
-    def test_may_be_delivered_exactly_once(self) -> None:
-        assert wrong(file_sink(), delivery=Delivery.EXACTLY_ONCE) == []
-        assert wrong(file_sink(), sink(name="y"), delivery=Delivery.EXACTLY_ONCE) == ["groups[0].sinks"]
 
 
 class TestChanges:
