@@ -1,6 +1,7 @@
 """A Delta table that people own: each checkpoint is one commit of metadata.
 
-A property of the table notes whose sink it is. Which of the sink's commits was the last is an application's
+The column that says what has written a row notes whose sink it is: to set a property of a table, delta-rs adds features
+to some that keep other readers out. Which of the sink's commits was the last is an application's
 transaction (`txn`) in each of them, with the version of the table that the commit makes; another one has the sequence
 of the last checkpoint of a timeline. A commit is that of the version after the one that was read, or none: it is not
 rebased onto others' by delta-rs, which would let in what was decided before a reset.
@@ -27,7 +28,7 @@ from airflow_kcr.sinks.delta.files import added, named, now, removed
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget, Manifest
 from airflow_kcr.sinks.tables.columns import TableColumn
-from airflow_kcr.sinks.tables.labels import COLUMNS, Labels, Writers, of_region
+from airflow_kcr.sinks.tables.labels import BATCH, COLUMNS, Labels, Writers, of_region
 from airflow_kcr.sinks.tables.owned import NOTE, OwnedTable, TableChange, below
 from airflow_kcr.sinks.tables.partitions import one_value, write_apart
 
@@ -46,7 +47,7 @@ _KINDS: Final = {"string": "string", "int": "integer", "bigint": "long"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaNote:
-    """What a sink notes in a property of its table, once."""
+    """What a sink notes in the metadata of a column, once."""
 
     owner: SinkOwner
     since: int
@@ -55,7 +56,7 @@ class DeltaNote:
     @classmethod
     def of(cls, table: Metadata) -> DeltaNote | None:
         """Return the note of a table; None: no sink has written to it, or it has left."""
-        text = table.metadata().configuration.get(NOTE)
+        text = next((one.metadata.get(NOTE) for one in table.schema().fields if one.name == BATCH), None)
         return documents.read(json.loads(text), cls) if text else None
 
 
@@ -116,7 +117,7 @@ class DeltaTable(OwnedTable[NotedDelta]):
                 table.alter.add_columns(lacking)
             note = DeltaNote(owner=self.target.owner, since=now())
             text = json.dumps(documents.write(note, DeltaNote), sort_keys=True)
-            table.alter.set_table_properties({NOTE: text}, raise_if_not_exists=False)
+            table.alter.set_column_metadata(BATCH, {NOTE: text})
 
     def _require_whole(self, noted: NotedDelta) -> None:
         try:
@@ -232,8 +233,9 @@ def leave(place: DeltaPlace, *, is_emptied: bool) -> None:
                 table.delete(writers.sql())
             elif out:
                 _append(table, out, None)
-        # There is no way to take a property away.
-        place.load().alter.set_table_properties({NOTE: ""}, raise_if_not_exists=False)
+        if note is not None:
+            # There is no way to take it away.
+            place.load().alter.set_column_metadata(BATCH, {NOTE: ""})
 
 
 def _append(table: Metadata, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties | None) -> None:

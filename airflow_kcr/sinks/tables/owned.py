@@ -205,7 +205,7 @@ class OwnedTable(Table, ABC, Generic[N]):
         if noted is None:
             raise SinkError(
                 f"{self._where} is not the one that this sink has written to: it was dropped and made anew, or its "
-                f"property {NOTE} was removed; put it back as it was, or stop the region and accept it as it is with "
+                f"note {NOTE} was removed; put it back as it was, or stop the region and accept it as it is with "
                 f"{self._take_over}"
             )
         self._require_whole(noted)

@@ -100,7 +100,7 @@ def test_that_the_log_was_cleaned_up_since_is_told(
     for value in range(2):
         files.append(value)
     folder.table().create_checkpoint()
-    for entry in (folder.root / "_delta_log").glob("*.json"):
+    for entry in sorted((folder.root / "_delta_log").glob("*.json"))[:-1]:
         entry.unlink()
     both(files)
     files.checkpoint("n2")

@@ -318,10 +318,10 @@ def test_a_table_that_was_rolled_back_is_noticed_until_it_is_accepted(files: Tab
 def test_a_column_of_ours_that_was_dropped_is_noticed(files: TableFiles) -> None:
     both(files)
     files.checkpoint("n1")
-    files.owned.lose("kcr_batch")
+    files.owned.lose("kcr_offset")
     both(files)
     sequence = complete(files, "n2")
-    with pytest.raises(SinkError, match="has lost its column kcr_batch"):
+    with pytest.raises(SinkError, match="has lost its column kcr_offset"):
         files.sink.publish(sequence)
 
 
