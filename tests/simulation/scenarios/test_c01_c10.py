@@ -132,33 +132,6 @@ def test_c02_a_claim_where_another_has_begun_begins_a_reset_and_the_other_end_is
     judge(driver)
 
 
-def test_c02_where_the_claim_waits_for_the_batch_the_partition_goes_on_behind_it() -> None:
-    driver = running()
-    one, other = driver.member(0), driver.member(1)
-    q = driver.partition(2)
-    driver.finish_batch(driver.start_batch(other))
-    driver.claim(one, [driver.partition(0), driver.partition(1), q])
-    driver.claim(other, [driver.partition(3)])
-    driver.process(one, other)
-    assert accepted(driver, q) == [Range(Offset(0), Offset(10)), Range(Offset(10), Offset(20))]
-    assert causes(driver) == [ResetCause.START]
-    driver.checkpoint("n")
-    judge(driver)
-
-
-def test_c02_a_partition_that_its_owner_dropped_after_processing_it_goes_on_with_the_next_owner() -> None:
-    driver = running()
-    one, other = driver.member(0), driver.member(1)
-    driver.process(other)
-    driver.claim(other, [driver.partition(3)])
-    driver.claim(one, [driver.partition(n) for n in (0, 1, 2)])
-    assert causes(driver) == [ResetCause.START]
-    assert positions(driver) == [0, 0, 10, 10]
-    driver.process()
-    driver.checkpoint("n")
-    judge(driver)
-
-
 def test_c03_a_batch_that_has_begun_counts_as_processed_when_its_partition_is_revoked() -> None:
     driver = running()
     one, other = driver.member(0), driver.member(1)
@@ -194,18 +167,6 @@ def test_c03_a_member_that_is_assigned_the_same_again_goes_on_with_its_batch() -
     alone.assign(MINE, assignment=2)
     assert not alone.wanted(messages.Cancel)
     assert [e.claim.assignment for e in alone.wanted(messages.ClaimAssignment)] == [2]
-
-
-def test_c03_where_nothing_has_begun_the_rebalance_is_absorbed() -> None:
-    driver = running()
-    one, other = driver.member(0), driver.member(1)
-    driver.process(one)
-    before = driver.region.epoch
-    driver.claim(other, [driver.partition(3)])
-    driver.claim(one, [driver.partition(n) for n in (0, 1, 2)])
-    assert driver.region.epoch == before
-    assert positions(driver) == [10, 10, 0, 0]
-    judge(driver)
 
 
 # -- C4, C5 ----------------------------------------------------------------------------------------------------------

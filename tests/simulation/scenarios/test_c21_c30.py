@@ -384,24 +384,6 @@ def test_c28_an_earlier_boundary_asked_for_after_a_later_one_is_answered_by_the_
     judge(driver)
 
 
-def test_c28_a_second_request_waits_for_the_open_one_and_has_a_checkpoint_of_its_own() -> None:
-    driver = running()
-    driver.process()
-    one, two = driver.request_checkpoint("n1"), driver.request_checkpoint("n2")
-    assert (one.state, two.state) == (rows.RequestState.OPEN, rows.RequestState.QUEUED)
-    first = driver.complete()
-    assert open_checkpoint(driver) is None
-    driver.publish()
-    driver.handle(Reconcile())
-    assert driver.region.requests[two.request_id].state is rows.RequestState.OPEN
-    second = driver.complete()
-    assert (driver.region.requests[one.request_id].sequence, driver.region.requests[two.request_id].sequence) == (
-        first,
-        second,
-    )
-    judge(driver)
-
-
 def test_c28_members_hold_at_the_boundary_until_the_run_asks_and_a_later_request_releases_them() -> None:
     driver = hourly(mode=CheckpointMode.DAG_RUN)
     located(driver, boundary(1), 30)
@@ -420,18 +402,6 @@ def test_c28_members_hold_at_the_boundary_until_the_run_asks_and_a_later_request
     assert set(driver.region.offsets[checkpoint].values()) == {50}
     assert driver.request_checkpoint("run1", boundary=boundary(1)).sequence == checkpoint
     judge(driver)
-
-
-def test_c28_a_held_member_says_that_it_waits_at_the_boundary() -> None:
-    alone = LoneMember().processing()
-    at = rows.BoundaryOffset(offset=Offset(10))
-    held = claims_of(position=10)
-    alone.see(
-        replace(view_of(held), counter=EventNumber(11), limit=boundary(1), boundary_offsets=dict.fromkeys(held, at))
-    )
-    assert (alone.state, alone.member.why) == (State.HOLDING, Why.BOUNDARY)
-    alone.wait(5)
-    assert not [e for e in alone.last if isinstance(e, messages.PlanRanges)]
 
 
 def test_c28_a_position_past_a_boundary_is_refused_unless_an_inexact_checkpoint_is_allowed() -> None:

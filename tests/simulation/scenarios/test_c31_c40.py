@@ -129,16 +129,6 @@ def test_c33_a_store_that_is_older_than_what_a_member_has_seen_halts_its_region_
     assert driver.region.members[driver.member(0)].incarnation >= incarnation
 
 
-def test_c33_what_a_member_has_seen_and_the_store_has_too_halts_nothing() -> None:
-    driver = running()
-    seen = ReportLater(
-        member=driver.member(0), epoch=Epoch(1), incarnation=Incarnation(1), sequence=CheckpointNumber(1)
-    )
-    before = driver.region
-    driver.handle(seen)
-    assert driver.region == before
-
-
 def test_c33_a_member_that_reads_an_older_epoch_than_it_has_seen_reports_it() -> None:
     alone = LoneMember().processing()
     newer = replace(view_of(), epoch=Epoch(7), state=rows.RegionState.RESETTING, counter=alone.view.counter)

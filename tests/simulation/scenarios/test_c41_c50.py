@@ -12,7 +12,7 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, SeekSource
 from airflow_kcr.protocol.region import batches, commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.commands import FinishBatch, KillRegion
+from airflow_kcr.protocol.region.commands import FinishBatch
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, DesiredState, EventNumber, Offset, Range, Timeline
@@ -129,13 +129,6 @@ def committing() -> LoneMember:
     return alone
 
 
-def test_c42_a_commit_whose_answer_was_lost_is_read_back_and_what_was_read_is_the_commit_read_back() -> None:
-    """That the adapter reads instead of repeating, and what a moved coordinator answers, is shown with real Kafka."""
-    alone = committing()
-    alone.feed(messages.CommitAnswered(sequence=CheckpointNumber(2), offsets=alone.member.positions))
-    assert [e.offsets for e in alone.wanted(commands.ReportReadBack)] == [alone.member.positions]
-
-
 def test_c42_a_commit_that_hangs_is_not_sent_again_and_holds_the_member_no_longer_than_the_commit_timeout() -> None:
     alone = committing()
     wanted = alone.wait(alone.member.timeouts.commit.total_seconds() - 1)
@@ -162,23 +155,6 @@ def test_c42_a_commit_of_unknown_outcome_is_no_commit_read_back_and_the_failure_
     driver.read_back(driver.member(1))
     assert driver.region.checkpoints[checkpoint].committed is rows.Committed.YES
     judge(driver)
-
-
-def test_c42_a_fenced_instance_writes_nothing_more() -> None:
-    alone = LoneMember().in_batch()
-    alone.feed(messages.Notice.INSTANCE_FENCED)
-    assert alone.wanted(commands.Renew), "the store is asked who the member is"
-    alone.superseded().feed(messages.BatchEnded(batch=BatchId("b1")))
-    assert len([e for e in alone.all if e is messages.GroupRequest.JOIN]) == 1, "a former process does not come back"
-    written = (
-        commands.FinishBatch,
-        commands.DiscardBatch,
-        messages.Commit,
-        commands.ReportReadBack,
-        commands.RequestReset,
-        commands.Leave,
-    )
-    assert not [e for e in alone.all if isinstance(e, written)]
 
 
 # -- C43 -------------------------------------------------------------------------------------------------------------
@@ -234,22 +210,6 @@ def test_c44_what_an_older_epoch_has_begun_does_not_make_every_later_claim_a_res
     judge(driver)
 
 
-def test_c44_members_that_come_after_a_kill_claim_without_a_reset_of_their_own() -> None:
-    driver = running(partitions=3, members=3)
-    for member in driver.all_members():
-        driver.start_batch(member)
-    driver.handle(KillRegion())
-    all_crash(driver)
-    driver.handle(START)
-    for member in driver.all_members():
-        driver.join(member)
-        driver.spread()
-    driver.finish_reset()
-    assert causes(driver) == [rows.ResetCause.START] * 2
-    assert state(driver) is rows.RegionState.RUNNING
-    judge(driver)
-
-
 def test_c45_after_a_reset_to_where_the_last_batch_ended_a_rebalance_is_absorbed_there() -> None:
     driver = started(Driver(delivery=Delivery.ALMOST_ONCE))
     driver.process(width=100)
@@ -291,19 +251,6 @@ def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_a
     assert all(outcome == outcomes[0] for outcome in outcomes)
 
 
-def test_c46_a_begin_that_comes_after_a_transition_is_refused_and_one_before_it_is_waited_for() -> None:
-    driver = running()
-    early = driver.start_batch(driver.member(0))
-    driver.request_checkpoint("n1")
-    with pytest.raises(BatchRefused):
-        driver.start_batch(driver.member(1))
-    with pytest.raises(BatchRefused, match="is running"):
-        driver.contribute(driver.member(0))
-    driver.finish_batch(early)
-    driver.complete()
-    judge(driver)
-
-
 # -- C47 -------------------------------------------------------------------------------------------------------------
 
 
@@ -341,23 +288,6 @@ def test_c47_what_a_zombie_publishes_between_the_begin_of_a_reset_and_the_fence_
         assert published(sink, row.epoch, row.timeline, row.ranges)
         driver.finish_batch(row.batch)
     assert dict(sink.rows) == {(q, offset): 1 for offset in range(20)}
-    judge(driver)
-
-
-def test_c47_an_open_entry_is_answered_once_and_a_second_answer_changes_nothing() -> None:
-    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
-    member, q = driver.member(0), driver.partition(0)
-    driver.process()
-    driver.crash(member)
-    driver.wait(60)
-    driver.join(member)
-    driver.claim(member, [q])
-    driver.claim(member)
-    driver.answer(member)
-    driver.progress[q] = (driver.region.timeline, Offset(700))
-    driver.answer(member)
-    assert driver.region.seek.offsets[q] == 10
-    driver.acknowledge(member)
     judge(driver)
 
 
@@ -404,35 +334,6 @@ def test_c49_a_checkpoint_waits_for_the_partitions_of_a_dead_static_member_and_n
     driver.finish_reset()
     checkpoint = driver.complete()
     assert len(driver.region.offsets[checkpoint]) == 4
-    judge(driver)
-
-
-def test_c49_a_member_that_dies_under_an_open_checkpoint_aborts_it_at_once() -> None:
-    driver = running()
-    driver.start_batch(driver.member(1))
-    driver.request_checkpoint("n1")
-    driver.contribute(driver.member(0))
-    driver.vanish(driver.member(1))
-    driver.wait(15)
-    aborted = happened(driver, region_events.CheckpointAborted)
-    assert [body.late for body in aborted] == [("g[1] (t-2, t-3)",)]
-    assert causes(driver)[-1] is rows.ResetCause.LEASE_LOST
-    driver.recover()
-    driver.complete()
-    judge(driver)
-
-
-def test_c49_after_its_contribution_a_death_leaves_the_contribution_standing() -> None:
-    driver = running()
-    driver.process()
-    driver.request_checkpoint("n1")
-    driver.contribute(driver.member(1))
-    driver.crash(driver.member(1))
-    driver.wait(60)
-    assert state(driver) is rows.RegionState.DRAINING
-    driver.contribute(driver.member(0))
-    assert open_checkpoint(driver) is None
-    assert causes(driver) == [rows.ResetCause.START]
     judge(driver)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from airflow_kcr.errors import BatchRefused, CheckpointRefused, MemberInUse, NotClaimed, RegionInState
+from airflow_kcr.errors import BatchRefused, CheckpointRefused, NotClaimed
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import commands, coverage, rows
@@ -16,7 +16,6 @@ from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, Register
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import (
-    AssignmentId,
     CheckpointNumber,
     DesiredState,
     Epoch,
@@ -25,7 +24,6 @@ from airflow_kcr.protocol.values import (
     Range,
     RequestId,
 )
-from tests.support import answers
 from tests.support.driver import PAUSE, START, STOP, Driver
 from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state, stops
 from tests.support.lone_member import MINE, LoneMember, claims_of, view_of
@@ -78,21 +76,6 @@ def test_c51_where_every_sink_is_fenced_the_old_lease_is_enough() -> None:
     judge(driver)
 
 
-def test_c51_a_live_member_is_not_taken_over_by_accident_nor_in_the_middle_of_its_drain() -> None:
-    driver = running()
-    with pytest.raises(MemberInUse):
-        driver.join(driver.member(1))
-    driver.request_checkpoint("n1")
-    with pytest.raises(MemberInUse, match="draining"):
-        driver.join(driver.member(1), takeover=True)
-    driver.complete()
-    driver.publish()
-    driver.join(driver.member(1), takeover=True)
-    driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
-    driver.process()
-    judge(driver)
-
-
 # -- C52 -------------------------------------------------------------------------------------------------------------
 
 
@@ -121,23 +104,6 @@ def test_c52_a_claim_is_not_made_while_nothing_is_assigned() -> None:
     alone.grant(view_of(claims_of(MINE)), assignment=1)
     assert not alone.wanted(messages.ClaimAssignment)
     assert alone.state is State.JOINING
-
-
-def test_c52_a_refused_claim_is_made_again_with_back_off_so_that_nobody_stays_without_one() -> None:
-    alone = LoneMember().join().assign(MINE)
-    waits = []
-    for _ in range(8):
-        alone.feed(answers.claim_refused(assignment=AssignmentId(1), why="not now"))
-        asked_at = alone.now
-        alone.see(view_of())
-        while not alone.wanted(messages.ClaimAssignment):
-            alone.now += 0.125
-            alone.feed(answers.renewed(sent_at=alone.now, counter=alone.view.counter))
-        waits.append(alone.now - asked_at)
-    assert waits == sorted(waits)
-    assert waits[0] < 0.5 < max(waits) == 5.0
-    alone.grant()
-    assert alone.state is State.PROCESSING
 
 
 def test_c52_nobody_loses_a_partition_to_a_claim_that_comes_late() -> None:
@@ -251,48 +217,6 @@ def test_c54_a_drain_to_a_boundary_may_be_asked_for_in_a_paused_region_and_a_lat
     assert driver.region.requests[asked.request_id].state is rows.RequestState.SUPERSEDED
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.start_batch(driver.member(0))
-    judge(driver)
-
-
-def test_c54_a_request_whose_boundary_is_reached_is_answered_in_a_paused_region() -> None:
-    driver = hourly()
-    located(driver, boundary(1), 10)
-    driver.process()
-    driver.handle(PAUSE)
-    driver.request_checkpoint("run1", boundary=boundary(1))
-    driver.complete()
-    assert driver.region.requests[RequestId("run1")].state is rows.RequestState.ANSWERED
-    judge(driver)
-
-
-def test_c54_a_persons_reset_does_not_wait_for_a_boundary_two_hours_away() -> None:
-    driver = hourly()
-    driver.process()
-    first = driver.checkpoint("n1")
-    driver.process()
-    driver.request_checkpoint("run2", boundary=boundary(2))
-    approach = open_checkpoint(driver)
-    assert approach is not None
-    driver.reset(ToCheckpoint(sequence=first))
-    assert driver.region.checkpoints[approach].state is rows.CheckpointState.ABORTED
-    assert state(driver) is rows.RegionState.DRAINING
-    driver.complete()
-    driver.finish_reset()
-    assert positions(driver) == [10] * 4
-    assert driver.region.requests[RequestId("run2")].state in {rows.RequestState.QUEUED, rows.RequestState.OPEN}
-    judge(driver)
-
-
-def test_c54_a_persons_drain_does_not_wait_for_a_boundary_two_hours_away_but_for_a_checkpoint_that_drains() -> None:
-    driver, checkpoint = approaching()
-    driver.request_checkpoint("by hand", purpose=rows.CheckpointPurpose.DRAIN)
-    assert driver.region.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
-    assert state(driver) is rows.RegionState.DRAINING
-    draining = open_checkpoint(driver)
-    driver.handle(PAUSE)
-    driver.request_checkpoint("another", purpose=rows.CheckpointPurpose.DRAIN)
-    assert open_checkpoint(driver) == draining
-    assert driver.complete() == draining
     judge(driver)
 
 
@@ -510,22 +434,6 @@ def test_c59_after_a_rewind_to_a_checkpoint_the_next_boundary_is_the_one_after_t
     judge(driver)
 
 
-def test_c59_after_a_rewind_to_a_checkpoint_by_hand_the_next_boundary_follows_the_boundary_before_it() -> None:
-    driver, _ = three_bounds()
-    driver.process(width=5)
-    by_hand = driver.checkpoint("by hand")
-    driver.wait(2 * 3600)
-    located(driver, boundary(4), 40)
-    driver.process(width=5)
-    driver.request_checkpoint("run4", boundary=boundary(4))
-    driver.complete()
-    driver.publish()
-    assert driver.region.next_boundary == boundary(5)
-    rewind(driver, ToCheckpoint(sequence=by_hand))
-    assert driver.region.next_boundary == boundary(4)
-    judge(driver)
-
-
 # -- C60 -------------------------------------------------------------------------------------------------------------
 
 
@@ -577,20 +485,4 @@ def test_c60_a_drain_without_a_live_member_is_refused_at_once_and_says_so() -> N
     with pytest.raises(CheckpointRefused, match="no live member"):
         driver.request_checkpoint("by hand", purpose=rows.CheckpointPurpose.DRAIN)
     assert driver.region == before
-    judge(driver)
-
-
-def test_c60_a_drain_of_a_stopped_region_is_refused_with_the_state() -> None:
-    driver = Driver()
-    with pytest.raises(RegionInState, match="stopped"):
-        driver.request_checkpoint("by hand", purpose=rows.CheckpointPurpose.DRAIN)
-
-
-def test_c60_a_stop_whose_last_member_dies_in_its_drain_ends_too() -> None:
-    driver = running()
-    driver.process()
-    driver.handle(STOP)
-    assert state(driver) is rows.RegionState.DRAINING
-    all_crash(driver)
-    assert state(driver) is rows.RegionState.STOPPED
     judge(driver)
