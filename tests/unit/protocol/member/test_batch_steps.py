@@ -61,11 +61,6 @@ def test_nothing_is_planned_while_the_view_is_old_or_the_member_may_not_process(
     assert stale.wanted(messages.PlanRanges) == []
 
 
-def test_an_idle_member_plans_nothing() -> None:
-    lone = LoneMember().join().assign([]).grant(view_of({}))
-    assert lone.wanted(messages.PlanRanges) == []
-
-
 def test_what_was_planned_is_begun_in_the_store_first() -> None:
     lone = LoneMember().processing().plan()
     request = StartBatch(batch=B1, member=ME, incarnation=Incarnation(1), epoch=Epoch(1), ranges=RANGES)
@@ -256,15 +251,6 @@ def test_a_finished_batch_is_ended_and_the_positions_advance() -> None:
     assert len(lone.wanted(messages.PlanRanges)) == 1
 
 
-def test_an_end_while_the_checkpoint_drains_is_accepted_and_nothing_further_is_planned() -> None:
-    lone = LoneMember().in_batch()
-    lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.DRAINING))
-    lone.feed(messages.BatchEnded(batch=B1))
-    assert lone.wanted(commands.FinishBatch)
-    lone.feed(answers.batch_accepted(batch=B1))
-    assert lone.wanted(messages.PlanRanges) == []
-
-
 def test_a_refused_end_discards_the_work_and_asks_for_a_reset() -> None:
     lone = LoneMember().in_batch()
     lone.feed(messages.BatchEnded(batch=B1), answers.finish_refused(batch=B1, why="its claims have gone"))
@@ -349,10 +335,6 @@ def test_after_failed_batches_none_is_planned_before_the_wait_is_over(failures: 
     assert lone.wanted(messages.PlanRanges) != []
 
 
-def test_a_reset_for_another_reason_is_followed_by_a_batch_at_once() -> None:
-    assert after_failures(0).wanted(messages.PlanRanges) != []
-
-
 def test_the_wait_is_counted_from_the_reset_and_not_from_each_look_at_the_region() -> None:
     lone = after_failures(2)
     lone.wait(1.5)
@@ -429,27 +411,9 @@ def test_a_cancelled_batch_is_discarded_once_it_is_quiesced_whatever_it_answered
         assert requested(lone) == []
 
 
-def test_one_that_does_not_quiesce_ends_the_process() -> None:
-    lone = LoneMember().in_batch()
-    lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
-    lone.wait(29)
-    assert lone.wanted(messages.EndProcess) == []
-    lone.wait(1)
-    assert "did not quiesce" in lone.wanted(messages.EndProcess)[0].why
-
-
 def test_a_batch_that_is_doomed_before_it_began_never_runs() -> None:
     lone = LoneMember().processing().plan()
     lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
-    lone.feed(answers.batch_started(batch=B1))
-    assert lone.wanted(messages.RunBatch) == []
-    assert lone.wanted(commands.DiscardBatch)
-
-
-def test_nor_one_that_is_doomed_in_the_very_moment_in_which_it_would_run() -> None:
-    lone = LoneMember().processing().plan()
-    lone.feed(messages.Notice.REVOKED)
-    lone.member = replace(lone.member, view=replace(SEEN, epoch=Epoch(2), claims={}))
     lone.feed(answers.batch_started(batch=B1))
     assert lone.wanted(messages.RunBatch) == []
     assert lone.wanted(commands.DiscardBatch)
@@ -506,6 +470,3 @@ def test_an_end_that_was_finished_under_an_older_incarnation_is_a_discard() -> N
     assert lone.wanted(commands.DiscardBatch) == [
         commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(2))
     ]
-
-
-# -- a reset that a sink made necessary -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import inspect
 from airflow_kcr.protocol.member import discovery, drive, duties, messages, presence
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import commands
-from airflow_kcr.protocol.values import CheckpointNumber, Incarnation
+from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support import answers
 from tests.support.lone_member import LoneMember, claims_of, view_of
 
@@ -32,15 +32,6 @@ def test_facts_and_not_the_event_decide_so_a_repeated_hint_changes_nothing() -> 
     once = lone.member
     assert lone.feed(messages.Notice.TICK) == ()
     assert lone.member == once
-
-
-def test_what_is_asked_for_is_not_asked_for_again_before_it_is_answered() -> None:
-    lone = LoneMember()
-    lone.feed(messages.Notice.TICK)
-    assert [type(e) for e in lone.last] == [commands.Register]
-    assert lone.feed(messages.Notice.TICK) == ()
-    lone.feed(answers.registered(incarnation=Incarnation(1), sent_at=0.0))
-    assert [type(e) for e in lone.last] == [commands.ReadRegion]
 
 
 def test_several_things_may_follow_from_one_event_in_the_order_of_their_importance() -> None:

@@ -328,13 +328,6 @@ def test_a_member_commits_the_restore_points_offsets_of_its_partitions_once() ->
     assert lone.wanted(messages.Commit) == []
 
 
-def test_only_while_it_is_assigned() -> None:
-    lone = LoneMember().processing()
-    lone.feed(messages.Notice.REVOKED)
-    lone.see(later(replace(SEEN, commit=CheckpointNumber(2))))
-    assert lone.wanted(messages.Commit) == []
-
-
 @pytest.mark.parametrize("held", [EMPTY, OffsetMap(dict.fromkeys(MINE, Offset(10)))], ids=["unknown", "as before"])
 def test_a_commit_that_the_fenced_client_could_not_make_is_made_in_the_next_assignment(held: OffsetMap) -> None:
     lone = owing()

@@ -26,15 +26,6 @@ def renewed(lone: LoneMember, counter: int = 10, *, needs_reconciling: bool = Fa
     lone.feed(answers.renewed(sent_at=lone.now, counter=EventNumber(counter), needs_reconciling=needs_reconciling))
 
 
-def away(lone: LoneMember, seconds: float) -> None:
-    """Let the store be lost for so long, without a lost lease."""
-    lone.feed(messages.StoreLost())
-    for _ in range(int(seconds)):
-        lone.now += 1
-        lone.member = replace(lone.member, lease_sent_at=lone.now)
-        lone.feed(messages.Notice.TICK)
-
-
 # -- the lease --------------------------------------------------------------------------------------------------------
 
 
@@ -142,14 +133,6 @@ def test_who_terminates_before_it_is_registered_does_not_register() -> None:
     assert lone.state is State.CLOSED
 
 
-def test_the_region_is_read_when_its_counter_moved() -> None:
-    lone = LoneMember().processing()
-    renewed(lone, 10)
-    assert lone.wanted(commands.ReadRegion) == []
-    renewed(lone, 11)
-    assert lone.wanted(commands.ReadRegion) == [commands.ReadRegion(member=ME)]
-
-
 def test_without_any_hint_it_is_read_once_a_lease() -> None:
     lone = LoneMember().processing()
     lone.wait(9)
@@ -208,14 +191,6 @@ def test_it_has_the_region_look_again_when_a_reset_took_the_count_back_and_it_is
     assert lone.see(replace(SEEN, records_left=0)).wanted(commands.Reconcile) == [commands.Reconcile()]
 
 
-# -- a restored store -------------------------------------------------------------------------------------------------
-
-
-def test_one_that_shows_no_less_is_told_nothing() -> None:
-    lone = LoneMember().processing().see(replace(SEEN, counter=EventNumber(20)))
-    assert lone.wanted(commands.ReportLater) == []
-
-
 # -- the group --------------------------------------------------------------------------------------------------------
 
 
@@ -270,17 +245,6 @@ def test_a_store_that_was_restored_to_less_than_a_hint_told_is_not_asked_again_a
     assert lone.wanted(commands.ReadRegion)
     lone.see(replace(seen, counter=EventNumber(seen.counter + 3)))
     assert not lone.wanted(commands.ReadRegion)
-
-
-def test_a_short_absence_is_nothing() -> None:
-    lone = LoneMember().processing()
-    away(lone, 10)
-    lone.feed(messages.Notice.STORE_BACK)
-    assert lone.member.store_lost_at is None
-    assert lone.state is State.PROCESSING
-
-
-# -- fenced -----------------------------------------------------------------------------------------------------------
 
 
 # -- fenced by Kafka --------------------------------------------------------------------------------------------------
@@ -365,14 +329,6 @@ def test_and_ends_the_process_where_that_does_not_help() -> None:
     assert lone.wanted(messages.EndProcess) == []
     lone.wait(1)
     assert "close time" in lone.wanted(messages.EndProcess)[0].why
-
-
-def test_a_batch_that_finishes_in_time_is_accepted() -> None:
-    lone = terminating()
-    lone.feed(messages.BatchEnded(batch=BatchId("b1")))
-    assert lone.wanted(commands.FinishBatch)
-    lone.feed(answers.batch_accepted(batch=BatchId("b1")))
-    assert lone.wanted(messages.GroupRequest.CLOSE_KEEPING_SLOT)
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,6 @@ def processing() -> MemberMachine:
     return LoneMember().processing().member
 
 
-def test_a_member_whose_claims_are_granted_processes() -> None:
-    assert placed(processing()) == (State.PROCESSING, None)
-
-
 def test_without_a_lease_a_view_or_a_claim_it_joins() -> None:
     member = processing()
     assert placed(replace(member, incarnation=None)) == (State.JOINING, None)
@@ -80,12 +76,3 @@ def test_a_member_at_its_end_or_without_its_store_stays_where_it_is() -> None:
         assert placed(moved(processing(), state)) == (state, None)
     away = moved(processing(), State.HOLDING, Why.STORE_AWAY)
     assert placed(away) == (State.HOLDING, Why.STORE_AWAY)
-
-
-def test_a_pause_that_is_over_lets_the_member_process_again() -> None:
-    lone = LoneMember().processing()
-    lone.see(replace(SEEN, desired_state=DesiredState.PAUSED))
-    assert (lone.state, lone.member.why) == (State.HOLDING, Why.PAUSED)
-    lone.see(SEEN)
-    lone.feed(messages.Notice.TICK)
-    assert lone.state is State.PROCESSING

@@ -10,7 +10,6 @@ from airflow_kcr.protocol.member.state import MemberMachine, State, moved
 from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, step
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import commands
-from airflow_kcr.protocol.region.commands import Found
 from airflow_kcr.protocol.region.rows import Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -91,15 +90,6 @@ def test_a_registration_that_comes_after_the_fence_changes_nothing(event: messag
     assert commands.Register not in lone.member.awaited
 
 
-def test_a_refused_renewal_is_a_lost_lease_or_the_fence() -> None:
-    lone = LoneMember().processing()
-    lone.feed(answers.not_renewed(incarnation=Incarnation(1)))
-    assert (lone.state, lone.member.incarnation) == (State.JOINING, None)
-    lone = LoneMember().processing()
-    lone.feed(answers.not_renewed(incarnation=Incarnation(2)))
-    assert lone.state is State.FENCED
-
-
 def test_a_refused_renewal_of_a_lease_that_is_lost_already_fences_nobody() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
@@ -144,16 +134,6 @@ def test_a_store_that_shows_less_than_when_it_was_asked_is_told_so_and_what_it_s
     lone.feed(answers.view_read(view=replace(SEEN, counter=EventNumber(4))))
     assert lone.wanted(commands.ReportLater)
     assert lone.view.counter == 4
-
-
-def test_a_member_whose_number_the_restored_store_has_raised_registers_anew() -> None:
-    lone = LoneMember()
-    lone.feed(messages.Notice.TICK, answers.registered(incarnation=Incarnation(5), sent_at=0.0))
-    lone.now = 10.0
-    lone.feed(messages.Notice.TICK, answers.registered(incarnation=Incarnation(2), sent_at=10.0))
-    lone.feed(answers.view_read(view=view_of(incarnation=5)))
-    assert lone.state is State.JOINING
-    assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(2)]
 
 
 def idle_reading(position: int) -> LoneMember:
@@ -298,15 +278,6 @@ def in_reset_of(epoch: int) -> LoneMember:
     )
     lone.see(replace(view, claims={}))
     return lone.grant(view)
-
-
-def test_what_the_sinks_found_is_kept_for_its_own_epoch_only() -> None:
-    lone = in_reset_of(2)
-    found = {MINE[0]: Found(offset=Offset(3))}
-    lone.feed(messages.SinksReset(epoch=Epoch(1), found=found))
-    assert lone.member.reset.found is None
-    lone.feed(messages.SinksReset(epoch=Epoch(2), found=found))
-    assert lone.member.reset.found == found
 
 
 def test_a_sink_that_failed_in_an_epoch_that_is_over_counts_against_nobody() -> None:
