@@ -154,24 +154,6 @@ def test_a_reset_ends_without_partitions_that_are_gone() -> None:
     judge(driver)
 
 
-def test_a_batch_that_was_begun_on_a_partition_that_is_gone_is_ended_by_a_reset() -> None:
-    driver = region_of()
-    driver.start_batch(driver.member(0), partitions=[driver.partition(3)])
-    driver.crash(driver.member(0))
-    lost(driver, 3)
-    driver.wait(60)
-    driver.join(driver.member(0))
-    report(driver)
-    driver.wait(BOUNDARY)
-    report(driver)
-    driver.spread()
-    driver.wait(60)
-    driver.finish_reset()
-    assert driver.region.state is RegionState.RUNNING
-    assert not driver.region.running
-    judge(driver)
-
-
 def test_a_checkpoint_that_waits_for_a_partition_that_is_gone_is_made_without_it() -> None:
     driver = region_of()
     driver.request_checkpoint("second")
@@ -222,18 +204,6 @@ def test_a_partition_that_is_there_again_is_reset_to_where_the_checkpoints_witho
     driver.request_reset(driver.member(0), ResetCause.SINK_FAILED)
     driver.finish_reset()
     assert driver.region.claims[partition].position == 10
-    assert checkpoint(driver, "with it") == {0, 1, 2, 3}
-    judge(driver)
-
-
-@pytest.mark.parametrize("delivery", Delivery)
-def test_the_first_checkpoint_that_has_it_again_goes_on_from_the_last_one_that_had_it(delivery: Delivery) -> None:
-    driver = region_of(delivery)
-    partition = gone_at_ten(driver)
-    driver.grow(partition, end=1_000)
-    driver.spread()
-    driver.finish_reset()
-    driver.process()
     assert checkpoint(driver, "with it") == {0, 1, 2, 3}
     judge(driver)
 

@@ -72,14 +72,6 @@ def test_a_sinks_progress_is_where_its_partition_resumes() -> None:
     assert happened(driver, events.SeekWritten)[-1].seek[driver.partition(0)].offset == 17
 
 
-def test_a_sink_without_progress_in_this_timeline_resumes_at_the_restore_point() -> None:
-    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
-    driver.handle(
-        AnswerEntries(caller=driver.caller(driver.member(0)), found={driver.partition(0): Found(offset=None)})
-    )
-    assert driver.region.claims[driver.partition(0)].resume == 10
-
-
 def test_the_first_answer_counts_and_one_to_no_question_changes_nothing() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
     for offset in (17, 12):

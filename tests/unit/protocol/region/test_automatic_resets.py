@@ -101,11 +101,6 @@ def test_a_region_without_a_restore_point_starts_where_its_partitions_begin() ->
     assert resets.target(driver.region) == SeekMap({})
 
 
-def test_the_restore_point_as_a_seek_map_says_where_it_comes_from() -> None:
-    driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
-    assert {e.source for e in resets.restore_point_map(driver.region).values()} == {SeekSource.MERGED}
-
-
 # -- the last done place ----------------------------------------------------------------------------------------------
 
 

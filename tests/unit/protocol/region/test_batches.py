@@ -13,7 +13,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
 from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Offset, Range, RequestId
 from tests.support.driver import GROUP, PAUSE, Driver, group_rules
-from tests.support.judging import judge, positions, state
+from tests.support.judging import judge, positions
 from tests.support.scripts import boundary, hourly, located, running, started
 
 
@@ -196,23 +196,6 @@ def test_an_end_steps_over_skipped_records_behind_the_range() -> None:
     region = replace(driver.region, skips={driver.partition(0): (Offset(10), Offset(11))})
     claim = end(driver, batch, region=region).claims[driver.partition(0)]
     assert (claim.position, claim.started_to) == (12, 12)
-
-
-def test_an_end_is_accepted_whatever_the_desired_state_and_while_a_checkpoint_drains() -> None:
-    driver = one()
-    batch = driver.start_batch(driver.member(0))
-    driver.handle(PAUSE)
-    driver.request_checkpoint("n")
-    assert state(driver) is rows.RegionState.DRAINING
-    driver.finish_batch(batch)
-    assert positions(driver) == [10]
-
-
-def test_an_end_needs_no_lease() -> None:
-    driver = one()
-    batch = driver.start_batch(driver.member(0))
-    driver.clock.advance(20)
-    assert end(driver, batch).running == {}
 
 
 def test_an_end_of_what_does_not_run_is_refused() -> None:

@@ -8,15 +8,14 @@ import pytest
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import boundaries, events
 from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, StoreBoundaryOffsets
-from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState
+from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
-from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToOffset
-from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicId
+from airflow_kcr.protocol.values import Offset, TopicId
 from airflow_kcr.schedules import Every
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import happened
-from tests.support.scripts import HOUR, boundary, hourly, located, running, started
+from tests.support.scripts import HOUR, boundary, hourly, located, running
 
 NOON = BEGINNING + 12 * HOUR
 GRACE = timedelta(seconds=2)
@@ -49,12 +48,6 @@ def schedule_of(driver: Driver, *, mode: CheckpointMode = CheckpointMode.AUTO, c
 def test_the_first_record_at_or_after_the_boundary_is_where_it_falls_as_soon_as_it_is_found() -> None:
     for after in (timedelta(0), timedelta(days=1)):
         assert locate(record_at(70), after=after) == BoundaryOffset(offset=Offset(70), leader_epoch=4)
-
-
-def test_a_boundary_never_falls_below_the_restore_point() -> None:
-    assert locate(NOTHING, after=GRACE, end=100, restore_point=120) == BoundaryOffset(
-        offset=Offset(120), leader_epoch=4
-    )
 
 
 def test_a_record_that_is_stamped_within_the_grace_of_now_is_an_answer() -> None:
@@ -113,49 +106,6 @@ def test_a_boundary_that_does_not_change_is_no_event() -> None:
     assert changed.events[-1].body == events.NextBoundaryChanged(boundary=None, why="gone")
 
 
-def checkpoint_at(driver: Driver, hours: float, offset: int) -> CheckpointNumber:
-    """Process up to a boundary and make its checkpoint."""
-    located(driver, boundary(hours), offset)
-    driver.process()
-    driver.request_checkpoint(f"checkpoint-{hours}", boundary=boundary(hours))
-    sequence = driver.complete()
-    driver.publish()
-    return sequence
-
-
-def test_any_other_seek_map_sets_the_first_instant_after_the_reset() -> None:
-    driver = hourly()
-    checkpoint_at(driver, 1, 10)
-    driver.clock.advance(5.5 * 3600)
-    for member in driver.all_members():
-        driver.join(member)
-    driver.spread()
-    driver.finish_reset()
-    driver.reset(ToOffset(offset=Offset(0)))
-    driver.complete()
-    assert driver.region.next_boundary == boundary(6)
-
-
-def test_a_reset_to_a_checkpoint_without_a_boundary_on_its_path_counts_from_the_reset() -> None:
-    driver = hourly()
-    driver.process()
-    by_hand = driver.checkpoint("by-hand")
-    checkpoint_at(driver, 1, 20)
-    driver.reset(ToCheckpoint(sequence=by_hand))
-    driver.complete()
-    assert driver.region.next_boundary == boundary(1)
-
-
-def test_an_automatic_reset_leaves_the_boundary_as_it_is() -> None:
-    driver = hourly()
-    driver.process()
-    driver.start_batch(driver.member(0))
-    driver.crash(driver.member(0))
-    driver.recover()
-    assert driver.region.next_boundary == boundary(1)
-    assert len(happened(driver, events.NextBoundaryChanged)) == 1
-
-
 # -- a boundary that has passed
 # ------------------------------------------------------------------------------------------
 
@@ -165,27 +115,7 @@ def test_a_boundary_beyond_the_schedules_latest_instant_is_not_taken_back() -> N
     assert boundaries.passed(region, boundary(1.75)) == boundary(1.5)
 
 
-def test_a_region_whose_runs_ask_does_not_checkpoint_itself() -> None:
-    region = replace(schedule_of(running(), mode=CheckpointMode.DAG_RUN), next_boundary=boundary(1))
-    assert boundaries.passed(region, boundary(2)) is None
-    assert not boundaries.is_automatic(region)
-
-
 # -- the limit and the stored offsets ---------------------------------------------------------------------------------
-
-
-def test_no_batch_crosses_the_next_boundary_or_the_open_checkpoints() -> None:
-    driver = hourly()
-    assert boundaries.limit(driver.region) == boundary(1)
-    driver.request_checkpoint("two", boundary=boundary(2))
-    assert boundaries.limit(driver.region) == boundary(2)
-    assert boundaries.limit(running().region) is None
-
-
-def test_an_open_checkpoint_without_a_boundary_leaves_the_limit_to_the_next_one() -> None:
-    driver = hourly()
-    driver.request_checkpoint("by-hand")
-    assert boundaries.limit(driver.region) == boundary(1)
 
 
 def test_the_first_plan_that_finds_a_boundary_says_where_it_falls_for_ever() -> None:
@@ -268,26 +198,6 @@ def test_a_position_that_is_not_known_is_past_nothing() -> None:
     claim = replace(driver.region.claims[driver.partition(0)], position=None)
     region = replace(driver.region, claims={driver.partition(0): claim})
     assert boundaries.overshoot(region, boundary(1), frozenset(region.claims)) == {}
-
-
-def test_a_first_start_waits_for_the_next_scheduled_instant_whatever_the_mode() -> None:
-    for mode in CheckpointMode:
-        rules = RegionRules(
-            groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(schedule=Every(HOUR), mode=mode)
-        )
-        driver = started(Driver(partitions=1, rules=rules))
-        assert driver.region.state is RegionState.RUNNING
-        assert driver.region.next_boundary == boundary(1)
-
-
-def test_a_reset_that_moves_nothing_opens_a_timeline_and_counts_from_the_reset() -> None:
-    driver = hourly()
-    driver.wait(1.5 * 3600)
-    checkpoint_at(driver, 1, 10)
-    driver.reset(ToCurrent())
-    driver.complete()
-    assert driver.region.timeline == 2
-    assert driver.region.next_boundary == boundary(2)
 
 
 # -- a hold that lasts ------------------------------------------------------------------------------------------------

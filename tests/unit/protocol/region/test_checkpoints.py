@@ -37,25 +37,6 @@ def test_opening_takes_the_next_sequence_and_freezes_participants_and_partitions
     assert opened.partitions == tuple(sorted(region.universe()))
 
 
-def test_a_member_without_a_lease_is_not_among_the_participants() -> None:
-    driver = running(partitions=1, members=2)
-    idle = next(m for m in driver.all_members() if not driver.claims(m))
-    driver.crash(idle)
-    driver.wait(30)
-    driver.request_checkpoint("n")
-    assert idle not in checkpoint_of(driver).participants
-
-
-def test_a_checkpoint_waits_until_current_claims_cover_the_partitions() -> None:
-    driver = running()
-    driver.leave(driver.member(1))
-    driver.request_checkpoint("n")
-    assert not checkpoints.may_open(driver.region, driver.clock.now)
-    assert open_checkpoint(driver) is None
-    driver.spread()
-    assert open_checkpoint(driver) is not None
-
-
 def test_no_checkpoint_opens_in_a_region_that_does_not_run_or_has_no_partition() -> None:
     driver = running()
     region, now = driver.region, driver.clock.now
@@ -197,21 +178,6 @@ def test_an_abort_burns_the_sequence_and_the_region_goes_on() -> None:
 def test_without_an_open_checkpoint_there_is_nothing_to_abort() -> None:
     region = running().region
     assert checkpoints.abort(region, region.leases[next(iter(region.leases))].until, "") is region
-
-
-def test_a_drain_deadline_aborts_the_checkpoint_and_names_who_was_late() -> None:
-    driver = running()
-    driver.process()
-    driver.request_checkpoint("n")
-    driver.contribute(driver.member(0))
-    driver.wait(181)
-    row = driver.region.requests[RequestId("n")]
-    assert row.state is rows.RequestState.ABORTED
-    assert "late: g[1] (t-2, t-3)" in row.refusal
-    assert happened(driver, events.CheckpointAborted)[0].late == ("g[1] (t-2, t-3)",)
-    assert state(driver) is rows.RegionState.RUNNING
-    driver.process()
-    judge(driver)
 
 
 def test_the_regions_own_checkpoints_and_a_stop_are_tried_again_by_themselves() -> None:

@@ -8,9 +8,9 @@ import pytest
 from airflow_kcr import errors
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
-from airflow_kcr.protocol.region import batches, commands, events
+from airflow_kcr.protocol.region import commands, events
 from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState, ResetCause
-from airflow_kcr.protocol.rules import CheckpointRules, Delivery, OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import (
     AssignmentId,
     CheckpointNumber,
@@ -21,7 +21,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 from tests.support.driver import GROUP, START, Driver, group_rules
-from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
 from tests.support.scripts import boundary, hourly, located, running, started
 
 
@@ -201,13 +201,6 @@ def test_a_claim_replaces_the_former_ones_and_what_is_dropped_becomes_nobodys() 
     assert (told.partitions, told.dropped) == ((driver.partition(1),), (driver.partition(0),))
 
 
-def test_an_empty_claim_counts_too() -> None:
-    driver = one_member()
-    driver.claim(driver.member(0), [])
-    assert driver.region.members[driver.member(0)].claimed == driver.region.epoch
-    assert claim_of(driver, 0).owner is None
-
-
 def test_a_rebalance_is_absorbed_at_the_resume_point_where_nothing_has_begun() -> None:
     driver = running(partitions=2)
     driver.claim(driver.member(0), list(driver.logs))
@@ -217,15 +210,6 @@ def test_a_rebalance_is_absorbed_at_the_resume_point_where_nothing_has_begun() -
     assert claim_of(driver, 1).last_owner == driver.member(1)
     assert causes(driver) == ["start"]
     driver.process(driver.member(0))
-    judge(driver)
-
-
-def test_who_claims_in_a_running_region_may_process_at_once() -> None:
-    driver = running(partitions=2)
-    driver.join(driver.member(1), takeover=True)
-    driver.claim(driver.member(1), [driver.partition(1)])
-    assert driver.region.members[driver.member(1)].acknowledged == driver.region.epoch
-    driver.process(driver.member(1))
     judge(driver)
 
 
@@ -273,14 +257,6 @@ def test_a_partition_that_its_owner_has_processed_goes_on_with_the_next_one_wher
     handed_over(driver, 1, 10)
 
 
-def test_so_does_one_that_an_earlier_incarnation_has_processed() -> None:
-    driver = one_member()
-    driver.process()
-    driver.join(driver.member(0), takeover=True)
-    driver.claim(driver.member(0), [driver.partition(0)])
-    handed_over(driver, 0, 10)
-
-
 def test_and_one_whose_owner_dropped_it_or_left_or_died_between_two_batches() -> None:
     def drops(driver: Driver) -> None:
         driver.claim(driver.member(1), [])
@@ -302,16 +278,6 @@ def test_and_one_whose_owner_dropped_it_or_left_or_died_between_two_batches() ->
         goes(driver)
         driver.claim(driver.member(0), list(driver.logs))
         handed_over(driver, 1, 10)
-
-
-@pytest.mark.parametrize("delivery", [d for d in Delivery if d is not Delivery.EXACTLY_ONCE])
-def test_what_a_later_reset_does_with_it_is_what_the_delivery_says_whoever_had_it(delivery: Delivery) -> None:
-    driver = started(Driver(partitions=2, members=2, delivery=delivery))
-    driver.process(driver.member(1))
-    driver.claim(driver.member(0), list(driver.logs))
-    driver.claim(driver.member(1), [])
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    assert positions(driver) == [0, 0 if delivery is Delivery.AT_LEAST_ONCE else 10]
 
 
 def test_a_log_that_was_read_before_the_last_batch_of_its_owner_is_no_reason_to_halt() -> None:
@@ -415,19 +381,6 @@ def test_how_far_the_other_had_come_is_not_lost_by_the_claim(delivery: Delivery,
     assert positions(driver) == [0, place]
 
 
-def test_in_a_reset_a_claim_never_begins_another() -> None:
-    driver = running(partitions=2)
-    driver.process()
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    driver.claim(driver.member(0), list(driver.logs))
-    driver.claim(driver.member(1), [])
-    assert causes(driver) == ["start", "batch_failed"]
-    assert driver.region.members[driver.member(0)].acknowledged == 1
-    driver.finish_reset()
-    assert state(driver) is RegionState.RUNNING
-    judge(driver)
-
-
 def test_in_a_reset_who_takes_over_what_nobody_has_acknowledged_with_acknowledges_again() -> None:
     driver = running(partitions=2)
     driver.process()
@@ -492,18 +445,6 @@ def test_what_was_contributed_of_a_partition_that_is_handed_over_counts_for_no_c
     judge(driver)
 
 
-def test_a_checkpoint_by_count_counts_what_was_processed_before_the_handover() -> None:
-    rules = RegionRules(groups={GROUP: group_rules(members=2)}, checkpoint=CheckpointRules(records=25))
-    driver = started(Driver(partitions=2, rules=rules))
-    driver.process()
-    driver.claim(driver.member(0), list(driver.logs))
-    driver.claim(driver.member(1), [])
-    assert batches.records_left(driver.region) == 5
-    with pytest.raises(errors.BatchRefused, match="5 are left until the checkpoint at 25"):
-        driver.start_batch(driver.member(0))
-    judge(driver)
-
-
 def test_a_boundary_that_a_partition_has_reached_is_reached_for_its_next_owner() -> None:
     driver = hourly(partitions=2)
     located(driver, boundary(1), 10)
@@ -517,24 +458,3 @@ def test_a_boundary_that_a_partition_has_reached_is_reached_for_its_next_owner()
     assert set(driver.region.offsets[sequence].values()) == {10}
     assert driver.region.checkpoints[sequence].inexact == {}
     judge(driver)
-
-
-def test_a_reclaim_of_ones_own_leaves_the_open_checkpoint_alone() -> None:
-    driver = running(partitions=2)
-    checkpoint = driver.request_checkpoint("n").sequence
-    driver.claim(driver.member(0))
-    assert open_checkpoint(driver) == checkpoint
-
-
-def test_a_newcomer_that_holds_nothing_still_has_to_be_among_the_participants() -> None:
-    driver = Driver(partitions=1)
-    driver.handle(START)
-    driver.join(driver.member(0))
-    driver.spread()
-    driver.finish_reset()
-    driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
-    first = driver.request_checkpoint("n").sequence
-    driver.join(driver.member(1))
-    driver.claim(driver.member(1), [])
-    assert aborted(driver, first)
-    assert driver.member(1) in checkpoint_of(driver).participants

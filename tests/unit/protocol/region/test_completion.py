@@ -16,7 +16,6 @@ from airflow_kcr.protocol.region.rows import (
     Contribution,
     RegionState,
     RequestState,
-    ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region, digest
 from airflow_kcr.protocol.values import (
@@ -29,9 +28,9 @@ from airflow_kcr.protocol.values import (
     Offset,
     RequestId,
 )
-from tests.support.driver import PAUSE, START, STOP, Driver
-from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state, stops
-from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
+from tests.support.driver import STOP, Driver
+from tests.support.judging import checkpoint_of, happened, judge, state, stops
+from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
 
 
 def draining(*, partitions: int = 4, members: int = 2) -> Driver:
@@ -219,26 +218,6 @@ def test_the_last_contribution_makes_the_checkpoint_the_restore_point_and_the_re
     judge(driver)
 
 
-def test_progress_that_is_accepted_by_a_checkpoint_forgives_the_failures_before_it() -> None:
-    driver = running()
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    driver.finish_reset()
-    assert driver.region.failures == 1
-    driver.process()
-    driver.checkpoint("n")
-    assert driver.region.failures == 0
-
-
-def test_a_checkpoint_at_its_boundary_or_without_one_is_exact() -> None:
-    driver = hourly()
-    located(driver, boundary(1), 0)
-    driver.request_checkpoint("n", boundary=boundary(1))
-    driver.complete()
-    driver.publish()
-    driver.checkpoint("m")
-    assert [body.inexact for body in happened(driver, events.CheckpointCompleted)] == [{}, {}]
-
-
 # -- ends in what asked for it ----------------------------------------------------------------------------------------
 
 
@@ -263,13 +242,6 @@ def test_also_where_the_checkpoint_of_another_request_answers_it() -> None:
         )
     )
     assert (row.state, driver.region.desired_state) == (RequestState.ANSWERED, DesiredState.PAUSED)
-
-
-def test_a_drain_of_a_paused_region_leaves_it_paused() -> None:
-    driver = running()
-    driver.handle(PAUSE)
-    driver.checkpoint("n", purpose=CheckpointPurpose.DRAIN)
-    assert driver.region.desired_state is DesiredState.PAUSED
 
 
 def test_a_stop_ends_with_the_timeouts_of_what_never_came() -> None:
@@ -327,18 +299,6 @@ def test_checkpoints_are_published_in_their_order() -> None:
     assert region.checkpoints[second].state is CheckpointState.PUBLISHED
 
 
-def test_a_publication_that_does_not_come_is_an_event_once_and_the_checkpoint_still_waits_for_it() -> None:
-    driver = draining()
-    checkpoint = driver.complete()
-    driver.wait(301)
-    driver.wait(301)
-    assert happened(driver, events.PublishLate) == [events.PublishLate(sequence=checkpoint)]
-    driver.request_checkpoint("next")
-    assert open_checkpoint(driver) is None
-    driver.publish()
-    assert open_checkpoint(driver) is not None
-
-
 # -- Kafka's commit read-back
 # -----------------------------------------------------------------------------------------------------
 
@@ -364,33 +324,6 @@ def test_a_commit_read_back_that_differs_settles_it_as_not_committed_and_says_wh
     assert driver.region.checkpoints[checkpoint].commit_deadline is None
 
 
-def test_only_the_restore_point_is_ever_committed_or_repaired() -> None:
-    driver = running()
-    first, _ = checkpoints_of_ten(driver, 2)
-    offsets = driver.region.offsets[first]
-    mine = driver.processes[driver.member(0)].incarnation
-    with pytest.raises(errors.CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
-        driver.handle(
-            commands.ReportReadBack(sequence=first, member=driver.member(0), incarnation=mine, offsets=offsets)
-        )
-    with pytest.raises(errors.CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
-        driver.handle(commands.ReportReadBack(sequence=first, offsets=offsets))
-
-
-def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() -> None:
-    driver = running()
-    restore_point = driver.region.restore_sequence
-    assert restore_point is not None
-    with pytest.raises(errors.CheckpointRefused, match="not the restore point"):
-        driver.handle(commands.ReportReadBack(sequence=restore_point, offsets=OffsetMap()))
-    with pytest.raises(errors.CheckpointRefused, match="not the restore point"):
-        driver.handle(
-            commands.ReportReadBack(
-                sequence=restore_point, member=driver.member(0), incarnation=Incarnation(1), offsets=OffsetMap()
-            )
-        )
-
-
 def test_a_member_speaks_only_for_what_it_holds_now() -> None:
     driver = draining()
     checkpoint = driver.complete()
@@ -407,11 +340,3 @@ def test_a_member_speaks_only_for_what_it_holds_now() -> None:
     driver.clock.advance(60)
     with pytest.raises(errors.LeaseExpired):
         driver.read_back(driver.member(0))
-
-
-def test_a_stop_that_was_taken_back_at_its_completion_goes_on() -> None:
-    driver = started(Driver(members=1))
-    driver.handle(STOP)
-    driver.handle(START)
-    driver.complete()
-    assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)

@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.errors import UpsertNeedsConsent
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.region import events, plans
-from airflow_kcr.protocol.region.rows import PersonResetState, RegionState, ResetCause, ResetRequest
+from airflow_kcr.protocol.region.rows import PersonResetState, RegionState, ResetRequest
 from airflow_kcr.protocol.rules import RegionRules, UpsertSink
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCurrent, ToDatetime, ToEarliest, ToLatest, ToOffset
@@ -125,12 +125,3 @@ def test_forced_ahead_needs_none_although_owners_read_their_logs_later(target: T
     driver = upserting()
     driver.reset(target, request_id="r", forced=True)
     assert driver.region.person_resets[RequestId("r")].state is PersonResetState.STARTED
-
-
-def test_an_automatic_reset_is_not_asked() -> None:
-    driver = upserting()
-    driver.checkpoint("n")
-    driver.process()
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
-    driver.finish_reset()
-    assert (state(driver), set(positions(driver))) == (RegionState.RUNNING, {20})

@@ -34,15 +34,6 @@ def test_a_claim_is_current_when_its_owners_newest_incarnation_made_it_in_this_e
     assert not coverage.is_current(region, claim, region.leases[driver.member(0)].until)
 
 
-def test_a_partition_that_nobody_covers_is_missing_with_whoever_had_it_last() -> None:
-    driver = running()
-    assert coverage.missing(driver.region, driver.clock.now) == {}
-    driver.leave(driver.member(1))
-    gaps = coverage.missing(driver.region, driver.clock.now)
-    assert gaps == {driver.partition(n): driver.member(1) for n in (2, 3)}
-    assert next(coverage.gaps(driver.region, driver.clock.now)) == "g:t-2 is not covered (last owner: g[1])"
-
-
 def test_the_owner_whose_lease_is_over_is_named_as_the_last_one() -> None:
     driver = running()
     driver.crash(driver.member(1))
@@ -147,17 +138,6 @@ def test_a_batch_of_this_epoch_keeps_nobody_waiting() -> None:
 
 
 # -- what keeps a reset from ending -----------------------------------------------------------------------------------
-
-
-def test_a_region_without_a_reset_is_kept_by_nothing() -> None:
-    assert unready(running()) == ""
-
-
-def test_a_start_waits_for_a_first_partition() -> None:
-    driver = Driver(partitions=0, members=1)
-    driver.handle(START)
-    driver.join(driver.member(0))
-    assert "no partition is known yet" in unready(driver)
 
 
 def test_uncovered_partitions_and_unpublished_checkpoints_are_named() -> None:

@@ -63,14 +63,6 @@ def test_a_report_that_is_repeated_changes_nothing(policy: ForeignConsumerPolicy
     ]
 
 
-@pytest.mark.parametrize("policy", ForeignConsumerPolicy)
-def test_a_clean_report_of_a_clean_region_changes_nothing(policy: ForeignConsumerPolicy) -> None:
-    driver = region_of(policy)
-    counter = driver.region.counter
-    driver.handle(ReportGroups(seen=CLEAN))
-    assert driver.region.counter == counter
-
-
 def test_each_foreign_consumer_is_told_once_when_it_comes_and_once_when_it_goes() -> None:
     driver = region_of(ForeignConsumerPolicy.WARN)
     found(driver, ANOTHER, STRANGER)

@@ -242,10 +242,3 @@ def test_at_most_once_stays_where_it_is(opens: Callable[[Driver], None]) -> None
     opens(driver)
     assert counting(driver) == [(0, 10), (0, 10), (10, 20), (10, 20)]
     assert positions(driver)[1] == 20
-
-
-def test_where_a_checkpoint_has_everything_no_further_reset_is_made() -> None:
-    driver = held()
-    driver.checkpoint("m")
-    driver.reset(ToCurrent(), forced=True)
-    assert causes(driver) == ["start", "person"]

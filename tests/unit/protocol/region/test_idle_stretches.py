@@ -12,7 +12,7 @@ import pytest
 
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.commands import ChangeSpec, KillRegion, Reconcile
-from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import CheckpointState, RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Schedule
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToCurrent, ToInitial
@@ -109,14 +109,6 @@ def test_after_any_other_reset_that_moves_nothing_too(target: Target, catchup: b
     carried_out(driver, target)
     assert len(pass_bounds(driver, 2)) == 2
     judge(driver)
-
-
-@catching_up
-def test_after_an_automatic_reset_in_an_idle_stretch_the_next_boundary_has_its_checkpoint(catchup: bool) -> None:
-    driver, _ = idle(catchup=catchup)
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    driver.finish_reset()
-    assert len(pass_bounds(driver, 2)) == 2
 
 
 @catching_up

@@ -5,18 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.errors import BatchRefused, RegionExists, RegionInState
+from airflow_kcr.errors import RegionExists, RegionInState
 from airflow_kcr.protocol.observations import ForeignConsumer
 from airflow_kcr.protocol.region import commands, events, lifecycle, restored, rows
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     DesiredState,
     Epoch,
     EventNumber,
     Incarnation,
-    Offset,
     RequestId,
     Timeline,
 )
@@ -67,23 +65,7 @@ def test_a_start_is_a_reset_of_that_cause_and_raises_the_epoch() -> None:
     assert happened(driver, events.ResetBegun)[0].detail == "somebody"
 
 
-def test_a_start_of_a_region_that_runs_changes_nothing() -> None:
-    driver = running()
-    counter = driver.region.counter
-    driver.handle(START)
-    assert driver.region.counter == counter
-
-
 # -- pause ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_pause_waits_for_a_checkpoint_that_drains() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    driver.handle(PAUSE)
-    assert checkpoint_of(driver).state is rows.CheckpointState.DRAINING
-    driver.complete()
-    assert driver.region.desired_state is DesiredState.PAUSED
 
 
 def test_what_is_stopped_or_stopping_is_not_paused() -> None:
@@ -114,14 +96,6 @@ def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
     judge(driver)
 
 
-def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
-    driver = running()
-    driver.handle(STOP)
-    driver.complete()
-    with pytest.raises(BatchRefused):
-        driver.start_batch(driver.member(0))
-
-
 def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_undrained() -> None:
     driver = running()
     all_crash(driver)
@@ -133,24 +107,6 @@ def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_
     assert state(halted) is rows.RegionState.STOPPED
     assert halted.region.halt is None
     assert stops(driver) == stops(halted) == ["undrained"]
-
-
-def test_a_second_stop_changes_nothing() -> None:
-    driver = running()
-    for _ in range(2):
-        driver.handle(STOP)
-    assert len(happened(driver, events.CheckpointRequested)) == 1
-    stopped = Driver()
-    stopped.handle(STOP)
-    assert stops(stopped) == []
-
-
-def test_a_stop_fails_a_persons_reset_that_waits() -> None:
-    driver = running()
-    failing(driver)
-    driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.handle(STOP)
-    assert driver.region.person_resets[RequestId("r")].state is rows.PersonResetState.FAILED
 
 
 def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the_store_has() -> None:
@@ -268,22 +224,6 @@ def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
         driver.finish_batch(batch)
 
 
-def test_a_kill_of_a_stopped_region_raises_the_epoch_only() -> None:
-    driver = Driver()
-    driver.handle(commands.KillRegion())
-    assert (state(driver), driver.region.epoch) == (rows.RegionState.STOPPED, 1)
-    assert stops(driver) == []
-
-
-def test_a_kill_fails_a_persons_reset_that_has_not_begun() -> None:
-    driver = running()
-    driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.handle(commands.KillRegion())
-    row = driver.region.person_resets[RequestId("r")]
-    assert row.state is rows.PersonResetState.FAILED
-    assert happened(driver, events.PersonResetFailed)[0].why
-
-
 # -- delete -----------------------------------------------------------------------------------------------------------
 
 
@@ -311,29 +251,6 @@ def memory(driver: Driver, **later: int) -> commands.ReportLater:
         sequence=CheckpointNumber(region.next_sequence - 1 + later.get("sequence", 0)),
         counter=EventNumber(region.counter + later.get("counter", 0)),
     )
-
-
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [("epoch", "epoch 4"), ("incarnation", "incarnation 4"), ("sequence", "sequence 4"), ("counter", "event")],
-)
-def test_a_store_that_is_older_than_what_somebody_has_seen_halts_its_region(what: str, said: str) -> None:
-    driver = running()
-    driver.handle(memory(driver, **{what: 3}))
-    region = driver.region
-    assert region.halt is not None
-    assert (state(driver), region.halt.reason) == (rows.RegionState.HALTED, rows.HaltReason.RESTORED)
-    assert said in region.halt.text
-    assert len(region.halt.choices) == 3
-    assert said in happened(driver, events.StoreRestoredSeen)[0].detail
-
-
-def test_its_numbers_are_raised_above_everything_that_was_seen() -> None:
-    driver = running()
-    driver.handle(memory(driver, epoch=5, incarnation=5, sequence=5))
-    region = driver.region
-    assert (region.epoch, region.next_sequence) == (6, 7)
-    assert region.members[driver.member(0)].incarnation == 6
 
 
 def test_a_member_that_the_restored_store_never_knew_is_remembered_by_its_incarnation() -> None:

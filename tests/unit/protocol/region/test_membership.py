@@ -8,7 +8,7 @@ import pytest
 from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIncarnation, UnknownMember
 from airflow_kcr.protocol.region import events, membership
 from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register
-from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RequestState
+from airflow_kcr.protocol.region.rows import CheckpointState, RequestState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RequestId
@@ -179,16 +179,6 @@ def test_who_may_not_act_any_more_need_not_leave() -> None:
     driver.clock.advance(10)
     with pytest.raises(LeaseExpired):
         driver.handle(Leave(member=driver.member(0), incarnation=Incarnation(1)))
-
-
-def test_a_batch_of_who_left_runs_until_it_is_closed() -> None:
-    driver = running()
-    batch = driver.start_batch(driver.member(1))
-    driver.leave(driver.member(1))
-    assert driver.row(batch).outcome is None
-    driver.recover()
-    assert driver.row(batch).outcome is Outcome.UNKNOWN
-    judge(driver)
 
 
 # -- leases that end under an open checkpoint

@@ -10,12 +10,12 @@ from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.commands import ReportOutOfRange
 from airflow_kcr.protocol.region.lost_logs import OutOfRange
-from airflow_kcr.protocol.region.rows import HaltReason, RegionState
+from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.values import Epoch, Offset, TopicId
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, halt_of, judge, positions, state
+from tests.support.judging import judge, positions, state
 from tests.support.scripts import started
 
 FAIL, EARLIEST, LATEST = OutOfRangePolicy
@@ -78,17 +78,6 @@ def test_a_partition_without_a_row_or_a_position_has_no_place_to_be_wrong_at() -
     assert found(driver, log(50, 99), region=replace(driver.region, claims={driver.partition(0): claim})) == ()
 
 
-def test_with_the_policy_to_fail_the_region_halts_at_once_with_the_choices() -> None:
-    driver = at_ten()
-    report(driver, log(11, 99))
-    halt = halt_of(driver)
-    assert (state(driver), halt.reason) == (RegionState.HALTED, HaltReason.OUT_OF_RANGE)
-    assert halt.text == "g:t-0 at 10: retention overtook it: the log now starts at 11"
-    assert len(halt.choices) == 3
-    assert causes(driver) == ["start"]
-    judge(driver)
-
-
 def test_one_partition_whose_policy_is_to_fail_is_enough() -> None:
     driver = at_ten(overtaken=EARLIEST)
     troubles = lost_logs.out_of_range(driver.region, {driver.partition(0): log(11, 99), driver.partition(1): log(0, 9)})
@@ -120,13 +109,6 @@ def test_a_recreated_topic_is_known_by_its_new_id_from_then_on() -> None:
     claim = driver.region.claims[driver.partition(0)]
     assert (claim.topic_id, claim.position) == ("id-2", 0)
     assert found(driver, log(0, 5, "id-2")) == ()
-
-
-def test_a_report_of_what_is_in_range_changes_nothing() -> None:
-    driver = at_ten()
-    counter = driver.region.counter
-    report(driver, log(0, 99))
-    assert driver.region.counter == counter
 
 
 def test_a_report_of_an_older_epoch_is_refused() -> None:

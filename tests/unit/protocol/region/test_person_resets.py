@@ -10,7 +10,6 @@ from airflow_kcr.protocol import targets
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, person_resets, rows
 from airflow_kcr.protocol.region.commands import KillRegion
-from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId
 from tests.support.driver import BEGINNING, START, STOP, Driver
@@ -443,15 +442,4 @@ def test_a_skipped_record_is_stepped_over_from_the_begin_of_its_reset_on() -> No
     driver.reset(targets.ToCurrent(), skip={partition: Offset(5)})
     driver.complete()
     assert driver.region.skips == {partition: (5, 10)}
-    judge(driver)
-
-
-def test_a_forced_reset_of_a_sink_that_keeps_progress_undoes_what_lies_beyond() -> None:
-    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
-    driver.process()
-    batch = driver.start_batch(driver.member(0))
-    driver.discard(batch)
-    driver.reset(targets.ToInitial(), forced=True)
-    assert {b.outcome for b in driver.batches} == {rows.Outcome.UNDONE, rows.Outcome.DISCARDED}
-    driver.finish_reset()
     judge(driver)

@@ -4,15 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from airflow_kcr.errors import UnknownCheckpoint
 from airflow_kcr.protocol.observations import LogView, TimeAnswer
 from airflow_kcr.protocol.region.plans import Plan, plan
 from airflow_kcr.protocol.region.rows import Requester, ResetRequest
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToDatetime, ToLatest
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
+from airflow_kcr.protocol.values import GroupPartition, Offset, RequestId
 from tests.support.driver import BEGINNING, Driver
-from tests.support.judging import positions
 from tests.support.scripts import checkpoints_of_ten, running
 
 
@@ -86,17 +84,3 @@ def test_times_are_looked_up_by_the_caller() -> None:
     assert line.entry.offset == 6
     with pytest.raises(KeyError):
         planned(driver, ToDatetime(instant=BEGINNING))
-
-
-def test_what_could_not_be_applied_can_not_be_planned() -> None:
-    with pytest.raises(UnknownCheckpoint):
-        planned(running(), ToCheckpoint(sequence=CheckpointNumber(99)))
-
-
-def test_planning_changes_nothing() -> None:
-    driver = running()
-    driver.process()
-    before = driver.region
-    planned(driver, ShiftBy(by=-4))
-    assert driver.region == before
-    assert positions(driver) == [10, 10, 10, 10]

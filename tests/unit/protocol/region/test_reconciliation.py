@@ -10,7 +10,7 @@ from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRu
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import DesiredState, Offset, RequestId
 from airflow_kcr.schedules import Every
-from tests.support.driver import GROUP, PAUSE, START, STOP, Driver, group_rules
+from tests.support.driver import GROUP, STOP, Driver, group_rules
 from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
 from tests.support.scripts import HOUR, boundary, hourly, located, running, started
 
@@ -86,15 +86,6 @@ def test_a_region_checkpoints_itself_at_its_boundary() -> None:
     judge(driver)
 
 
-def test_and_not_while_it_is_paused() -> None:
-    driver = hourly(mode=CheckpointMode.AUTO)
-    driver.handle(PAUSE)
-    driver.wait(3_600)
-    assert open_checkpoint(driver) is None
-    driver.handle(START)
-    assert open_checkpoint(driver) is not None
-
-
 def test_its_own_checkpoint_may_be_inexact_as_nobody_is_there_to_be_asked() -> None:
     driver = hourly(mode=CheckpointMode.AUTO, partitions=1, members=1)
     driver.process()
@@ -138,19 +129,7 @@ def test_a_count_that_a_reset_took_back_makes_no_checkpoint_until_it_is_reached_
     judge(driver)
 
 
-def test_a_paused_region_does_not_checkpoint_itself_by_count() -> None:
-    driver = counting(20)
-    driver.process()
-    driver.handle(PAUSE)
-    assert open_checkpoint(driver) is None
-
-
 # -- when something is due --------------------------------------------------------------------------------------------
-
-
-def test_in_a_quiet_region_nothing_is_due() -> None:
-    assert running().region.reconcile_at is None
-    assert Driver().region.reconcile_at is None
 
 
 def test_a_drain_is_due_when_a_lease_ends_or_its_deadline_comes() -> None:

@@ -24,7 +24,7 @@ from airflow_kcr.protocol.targets import ToCurrent
 from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, RequestId
 from tests.support.driver import Driver
 from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint
-from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
+from tests.support.scripts import boundary, hourly, located, running
 
 MINUTE = timedelta(minutes=1)
 
@@ -158,12 +158,6 @@ def test_but_a_run_may_ask_and_wait_for_members_to_come_back() -> None:
 
 # -- boundaries
 # -----------------------------------------------------------------------------------------------------------
-
-
-def test_an_unbounded_checkpoint_covers_no_boundary() -> None:
-    driver = hourly()
-    checkpoints_of_ten(driver, 1)
-    assert timelines.covering(driver.region, boundary(1)) is None
 
 
 def test_a_completed_checkpoint_answers_its_own_request_and_those_of_earlier_boundaries() -> None:
@@ -340,12 +334,3 @@ def test_an_undone_checkpoint_no_longer_covers_a_boundary() -> None:
     assert covering.sequence == sequence
     undone = region.with_checkpoint(replace(region.checkpoints[sequence], undone_by=region.timeline))
     assert timelines.covering(undone, boundary(1)) is None
-
-
-def test_a_reset_puts_the_request_of_the_open_checkpoint_back_into_the_queue() -> None:
-    driver = running()
-    driver.request_checkpoint("n")
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
-    driver.finish_reset()
-    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN

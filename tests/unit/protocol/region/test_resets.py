@@ -7,14 +7,12 @@ import pytest
 from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import events, resets, rows
-from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.targets import ToCheckpoint, ToDatetime, ToOffset
-from airflow_kcr.protocol.values import DesiredState, Epoch, MemberId, Offset, RequestId, Timeline
+from airflow_kcr.protocol.targets import ToDatetime, ToOffset
+from airflow_kcr.protocol.values import DesiredState, Epoch, MemberId, Offset, RequestId
 from tests.support.driver import BEGINNING, PAUSE, START, Driver
 from tests.support.judging import (
-    accepted,
     causes,
     happened,
     judge,
@@ -23,7 +21,7 @@ from tests.support.judging import (
     reset_of,
     state,
 )
-from tests.support.scripts import all_crash, checkpoints_of_ten, running, started
+from tests.support.scripts import checkpoints_of_ten, running, started
 
 
 def fail(driver: Driver, member: MemberId | None = None, cause: rows.ResetCause = rows.ResetCause.BATCH_FAILED) -> None:
@@ -71,23 +69,6 @@ def test_every_partition_goes_to_its_seek_entry_and_what_lies_beyond_is_undone()
     assert {b.outcome for b in driver.batches} == {rows.Outcome.UNDONE}
 
 
-def test_the_open_checkpoint_is_aborted_and_its_request_waits_for_the_reset() -> None:
-    driver = running()
-    checkpoint = driver.request_checkpoint("n").sequence
-    fail(driver)
-    assert checkpoint is not None
-    assert driver.region.checkpoints[checkpoint].state is rows.CheckpointState.ABORTED
-    assert driver.region.requests[RequestId("n")].state is rows.RequestState.QUEUED
-
-
-def test_the_first_one_opens_the_first_timeline_and_is_its_restore_point() -> None:
-    driver = Driver()
-    driver.handle(START)
-    region = driver.region
-    assert (region.timeline, region.epoch, region.restore_sequence, region.restore_epoch) == (1, 1, 1, 1)
-    assert state(driver) is rows.RegionState.STARTING
-
-
 def test_a_seek_map_of_its_own_opens_a_timeline_is_its_restore_point_and_undoes_what_lies_beyond() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 2)
@@ -96,12 +77,6 @@ def test_a_seek_map_of_its_own_opens_a_timeline_is_its_restore_point_and_undoes_
     assert (region.timeline, region.restore_sequence, region.restore_epoch) == (2, row.sequence, region.epoch)
     assert region.checkpoints[checkpoints[1]].undone_by == 2
     assert happened(driver, events.ResetBegun)[-1].undoes == ()
-
-
-def test_a_halted_region_that_begins_a_reset_is_halted_no_more() -> None:
-    driver = running()
-    driver.find_stranger()
-    assert begun(driver).halt is None
 
 
 def test_skipped_records_are_stepped_over_where_a_partition_resumes() -> None:
@@ -251,31 +226,6 @@ def test_a_reset_ends_in_the_desired_state() -> None:
     assert (done.state, done.done_at, done.deadline) == (rows.ResetState.DONE, driver.clock.now, None)
 
 
-def test_a_sinks_progress_proves_that_a_batch_was_done_after_all() -> None:
-    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
-    driver.process()
-    batch = driver.start_batch(driver.member(0))
-    driver.commit_output(batch)
-    driver.crash(driver.member(0))
-    driver.recover()
-    assert driver.row(batch).outcome is rows.Outcome.DONE
-    assert positions(driver) == [20]
-    assert [tuple(r) for r in accepted(driver, driver.partition(0))] == [(0, 10), (10, 20)]
-    judge(driver)
-
-
-def test_progress_of_an_older_timeline_proves_nothing() -> None:
-    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
-    driver.process()
-    batch = driver.start_batch(driver.member(0))
-    driver.commit_output(batch)
-    all_crash(driver)
-    driver.reset(ToOffset(offset=Offset(0)), forced=True)
-    driver.recover()
-    assert driver.row(batch).outcome is rows.Outcome.UNKNOWN
-    assert driver.region.timeline == Timeline(2)
-
-
 def test_not_even_where_a_second_attempt_in_the_new_timeline_asks_the_sink() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     batch = driver.start_batch(driver.member(0))
@@ -288,23 +238,6 @@ def test_not_even_where_a_second_attempt_in_the_new_timeline_asks_the_sink() -> 
     driver.finish_reset()
     assert positions(driver) == [0]
     assert driver.row(batch).outcome is rows.Outcome.DISCARDED
-
-
-def test_an_entry_of_an_automatic_reset_to_a_checkpoint_undoes_no_checkpoint() -> None:
-    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
-    checkpoints = checkpoints_of_ten(driver, 1)
-    driver.process()
-    fail(driver)
-    driver.finish_reset()
-    assert positions(driver) == [20]
-    assert driver.region.checkpoints[checkpoints[0]].is_current
-    judge(driver)
-
-
-def test_a_first_start_of_a_sink_that_keeps_progress_proves_nothing_either() -> None:
-    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
-    assert state(driver) is rows.RegionState.RUNNING
-    assert driver.batches == ()
 
 
 # -- failures and halts -----------------------------------------------------------------------------------------------
@@ -335,25 +268,6 @@ def test_a_halt_gives_up_the_open_checkpoint_the_running_reset_and_its_person() 
 
 
 # -- a stopped region -------------------------------------------------------------------------------------------------
-
-
-def test_the_restore_point_of_a_stopped_region_moves_without_a_start() -> None:
-    driver = running()
-    checkpoints = checkpoints_of_ten(driver, 2)
-    driver.handle(KillRegion())
-    epoch = driver.region.epoch
-    seek = from_offsets(driver.region.offsets[checkpoints[0]], SeekSource.MERGED)
-    row = driver.reset(ToCheckpoint(sequence=checkpoints[0]), resolved=seek)
-    region = driver.region
-    assert (state(driver), region.epoch, region.timeline) == (rows.RegionState.STOPPED, epoch + 1, 2)
-    assert row.state is rows.PersonResetState.DONE
-    assert region.resets[region.epoch].state is rows.ResetState.DONE
-    all_crash(driver)
-    driver.processes.clear()
-    driver.handle(START)
-    driver.recover()
-    assert positions(driver) == [10, 10, 10, 10]
-    judge(driver)
 
 
 def test_a_commit_that_is_settled_stays_as_it_is() -> None:

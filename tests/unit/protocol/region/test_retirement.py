@@ -268,14 +268,6 @@ def test_many_places_of_boundaries_go_in_pieces(monkeypatch: pytest.MonkeyPatch)
     judge(driver)
 
 
-def test_retiring_when_nothing_is_due_changes_nothing() -> None:
-    driver = hourly(keep=2)
-    checkpoints_of_ten(driver, 4)
-    before = driver.events
-    driver.handle(RetireCheckpoints())
-    assert driver.events == before
-
-
 # -- by itself --------------------------------------------------------------------------------------------------------
 
 
@@ -287,17 +279,6 @@ def keep_fewer(driver: Driver, keep: int) -> None:
     """Change the region's retention, as a changed spec does at once; what follows from it is not done yet."""
     rules = keeping(driver, keep).rules
     driver.change(lambda region, now: replace(region, spec=replace(region.spec, rules=rules), retire_at=now))
-
-
-def test_a_running_region_keeps_as_many_as_its_spec_says_and_nobody_asks_for_it() -> None:
-    driver = hourly(keep=3)
-    checkpoints: list[CheckpointNumber] = []
-    for number in range(8):
-        driver.process()
-        checkpoints.append(driver.checkpoint(f"n{number}"))
-        assert held(driver) == checkpoints[-3:]
-    assert driver.region.reconcile_at is None or driver.region.reconcile_at > driver.clock.now + timedelta(seconds=1)
-    judge(driver)
 
 
 def test_many_go_in_pieces_each_in_a_transaction_of_its_own_and_the_next_is_due_soon(
@@ -318,16 +299,6 @@ def test_many_go_in_pieces_each_in_a_transaction_of_its_own_and_the_next_is_due_
     driver.handle(Reconcile())
     assert driver.region.reconcile_at is None or driver.region.reconcile_at > driver.clock.now + timedelta(seconds=1)
     judge(driver)
-
-
-def test_who_asks_for_it_gets_all_of_it_now() -> None:
-    driver = hourly(keep=50)
-    checkpoints = checkpoints_of_ten(driver, 12)
-    keep_fewer(driver, 2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retention, "RETIRED_AT_ONCE", 1)
-        driver.handle(RetireCheckpoints())
-    assert held(driver) == checkpoints[-2:]
 
 
 def test_while_a_reset_goes_to_a_run_nothing_is_due_and_nobody_asks_again_and_again() -> None:

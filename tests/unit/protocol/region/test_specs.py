@@ -52,12 +52,6 @@ def test_what_may_change_while_members_run_is_in_force_at_once() -> None:
     driver.process()
 
 
-def test_the_same_spec_again_is_no_change() -> None:
-    driver = running()
-    change(driver)
-    assert happened(driver, events.SpecChanged) == []
-
-
 def test_a_changed_schedule_sets_the_next_boundary_from_now_on() -> None:
     driver = running()
     change(driver, at_once=spec(replace(driver.region.rules, checkpoint=HOURLY)))

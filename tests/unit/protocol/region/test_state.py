@@ -8,13 +8,11 @@ from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleInc
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Claim, Halt, HaltReason, InitialOffset, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import Claim, Halt, HaltReason, InitialOffset, RegionState
 from airflow_kcr.protocol.region.state import (
     Region,
     Spec,
     digest,
-    put,
-    without,
 )
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
@@ -30,7 +28,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
 )
 from tests.support.driver import BEGINNING, Driver, group_rules
-from tests.support.scripts import checkpoints_of_ten, running, started
+from tests.support.scripts import checkpoints_of_ten, running
 
 
 def fresh() -> Region:
@@ -39,13 +37,6 @@ def fresh() -> Region:
 
 
 # -- what a decision changes ----------------------------------------------------------------------------------------
-
-
-def test_every_event_has_the_next_number_and_the_regions_epoch_after_the_decision() -> None:
-    region = replace(fresh(), epoch=Epoch(3)).record(BEGINNING, events.BoundaryHeld(boundary=BEGINNING))
-    region = region.record(BEGINNING, events.BoundaryHeld(boundary=BEGINNING))
-    assert [(e.number, e.epoch, e.at) for e in region.events] == [(1, 3, BEGINNING), (2, 3, BEGINNING)]
-    assert region.counter == 2
 
 
 def test_what_is_written_is_no_longer_carried_along() -> None:
@@ -58,18 +49,6 @@ def test_what_is_written_is_no_longer_carried_along() -> None:
 def test_a_stored_region_is_stored_as_it_is() -> None:
     region = fresh()
     assert region.stored() is region
-
-
-def test_rows_are_added_and_replaced_in_a_copy() -> None:
-    table = {"a": 1, "b": 2}
-    assert put(table, {"b": 3, "c": 4}) == {"a": 1, "b": 3, "c": 4}
-    assert without(table, frozenset({"a", "z"})) == {"b": 2}
-    assert table == {"a": 1, "b": 2}
-
-
-def test_a_table_to_which_nothing_is_added_stays_itself() -> None:
-    table = {"a": 1}
-    assert put(table, {}) is table
 
 
 def test_a_move_to_another_state_is_told_with_its_reason_and_one_to_the_same_is_none() -> None:
@@ -98,13 +77,6 @@ def test_a_member_is_live_as_long_as_its_newest_incarnation_holds_a_lease() -> N
     assert replace(region, members={**region.members, one: gone}).live_members(now) == (other,)
 
 
-def test_a_member_that_may_act_is_given_its_row() -> None:
-    driver = running()
-    member = driver.member(0)
-    row = driver.region.require_member(member, Incarnation(1), driver.clock.now, epoch=driver.region.epoch)
-    assert row.member == member
-
-
 def test_who_may_not_act_is_told_by_the_error_that_says_what_to_do() -> None:
     driver = running()
     region, member, now = driver.region, driver.member(0), driver.clock.now
@@ -116,11 +88,6 @@ def test_who_may_not_act_is_told_by_the_error_that_says_what_to_do() -> None:
         region.require_member(member, Incarnation(1), region.leases[member].until)
     with pytest.raises(StaleEpoch, match="is in epoch 1, the request was made in epoch 9"):
         region.require_member(member, Incarnation(1), now, epoch=Epoch(9))
-
-
-def test_a_verb_that_is_bound_to_no_epoch_is_never_stale() -> None:
-    replace(fresh(), epoch=Epoch(5)).require_epoch(None)
-    replace(fresh(), epoch=Epoch(5)).require_epoch(Epoch(5))
 
 
 def test_a_state_that_forbids_a_verb_is_named_with_those_that_allow_it() -> None:
@@ -138,24 +105,6 @@ def test_a_halted_region_says_why_it_is_halted_when_it_refuses_a_verb() -> None:
 
 
 # -- what it holds --------------------------------------------------------------------------------------------------
-
-
-def test_a_region_has_a_reset_only_while_one_runs() -> None:
-    driver = started(Driver(members=1))
-    assert driver.region.reset is None
-    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
-    region = driver.region
-    assert region.reset is not None
-    assert region.reset.epoch == region.epoch
-    assert region.seek == region.seek_maps[region.epoch]
-
-
-def test_a_new_region_has_neither_reset_nor_checkpoint_nor_seek_map() -> None:
-    region = fresh()
-    assert region.reset is None
-    assert region.checkpoint is None
-    assert not region.seek
-    assert region.rules is region.spec.rules
 
 
 def test_the_initial_offset_is_that_of_the_topics_present_id() -> None:
@@ -230,8 +179,3 @@ def test_equal_offsets_have_equal_digests_and_others_do_not() -> None:
     assert digest(OffsetMap({one: Offset(1), two: Offset(2)})) == digest(OffsetMap({two: Offset(2), one: Offset(1)}))
     assert digest(OffsetMap({one: Offset(1)})) != digest(OffsetMap({one: Offset(2)}))
     assert digest(OffsetMap({one: Offset(1)})) != digest(OffsetMap({two: Offset(1)}))
-
-
-def test_the_counter_is_that_of_the_last_event() -> None:
-    driver = running()
-    assert driver.region.counter == driver.events[-1].number

@@ -55,13 +55,6 @@ def test_a_timeline_undoes_the_checkpoints_that_it_opens_before(offset: int, gon
     assert timelines.undone_by(driver.region, at(driver, offset)) == tuple(checkpoints[place] for place in gone)
 
 
-def test_one_partition_before_its_offset_is_enough() -> None:
-    driver = running()
-    checkpoints = checkpoints_of_ten(driver, 2)
-    opening = at(driver, 20).replace({driver.partition(0): Offset(19)})
-    assert timelines.undone_by(driver.region, opening) == (checkpoints[1],)
-
-
 def test_partitions_that_only_one_of_the_two_has_do_not_count() -> None:
     driver = running()
     checkpoints_of_ten(driver, 1)

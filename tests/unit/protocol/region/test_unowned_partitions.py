@@ -68,13 +68,6 @@ def resetting(driver: Driver) -> Region:
 # -- noted ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_all_claimed_is_nothing_to_note() -> None:
-    driver = region_of()
-    before = driver.region.counter
-    assert report(driver) == QUIESCED
-    assert driver.region.counter == before
-
-
 def test_a_partition_without_an_owner_is_told_once_with_since_when_and_forgotten_when_it_is_claimed() -> None:
     driver = region_of()
     fresh = grown(driver)
@@ -122,17 +115,6 @@ def test_two_groups_are_told_of_apart() -> None:
     driver.claim(driver.member(0, "a"), [driver.partition(0, "a"), here])
     assert report(driver, group="a") == QUIESCED
     assert set(coverage.unowned(driver.region)) == {there}
-
-
-def test_a_region_that_resets_notes_it_and_asks_to_be_told_again() -> None:
-    driver = region_of()
-    assert resetting(driver).state is RegionState.RESETTING
-    driver.claim(driver.member(0))
-    assert report(driver) == AGAIN, "another member of the group may drop what it has not claimed in this epoch"
-    fresh = grown(driver)
-    report(driver)
-    assert list(coverage.unowned(driver.region)) == [fresh]
-    judge(driver)
 
 
 def test_a_process_that_is_not_the_member_any_more_is_not_believed() -> None:

@@ -3,21 +3,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
-
-from airflow_kcr.errors import UnknownMember
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import claims
 from airflow_kcr.protocol.region.claims import PUBLISHER_TURN
 from airflow_kcr.protocol.region.commands import ReadRegion
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.rules import CheckpointRules, Delivery, RegionRules
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime
 from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, MemberId, Offset
-from tests.support.driver import BEGINNING, GROUP, STOP, Driver, group_rules
+from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import checkpoint_of
-from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
+from tests.support.scripts import boundary, hourly, located, running, started
 
 
 def seen(driver: Driver, member: MemberId | None = None) -> MemberRegion:
@@ -41,11 +38,6 @@ def test_a_member_sees_the_regions_state_and_numbers_and_its_own() -> None:
     assert found.initialised
     assert not found.left
     assert not found.stopping
-
-
-def test_a_member_that_was_never_registered_sees_nothing() -> None:
-    with pytest.raises(UnknownMember, match="register it first"):
-        seen(running(), MemberId(GROUP, 9))
 
 
 def test_it_sees_what_it_holds_in_this_epoch_and_by_its_newest_incarnation() -> None:
@@ -94,27 +86,12 @@ def test_it_sees_the_boundary_that_no_batch_may_cross_where_it_falls_and_the_res
     assert (plain.limit, plain.boundary_offsets, plain.restore_point) == (None, {}, EMPTY)
 
 
-def test_it_sees_how_much_is_left_until_the_checkpoint_by_count() -> None:
-    rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=30))
-    driver = started(Driver(partitions=2, rules=rules))
-    driver.start_batch(driver.member(0))
-    assert seen(driver).records_left == 10
-    assert seen(running()).records_left is None
-
-
 def test_it_sees_the_records_of_its_partitions_that_are_skipped() -> None:
     driver = running(partitions=2)
     skips = {driver.partition(0): (Offset(3),), driver.partition(1): (Offset(4),)}
     region = replace(driver.region, skips=skips)
     found = claims.of_member(region, driver.member(0), driver.clock.now)
     assert found.skips == {driver.partition(0): (3,)}
-
-
-def test_it_sees_that_the_region_waits_for_the_commits_of_its_last_checkpoint() -> None:
-    driver = running()
-    driver.handle(STOP)
-    driver.complete()
-    assert seen(driver).stopping
 
 
 # -- resets -----------------------------------------------------------------------------------------------------------
@@ -191,17 +168,3 @@ def test_the_restore_point_is_a_members_to_commit_until_its_own_commit_read_back
     driver.read_back(driver.member(1))
     assert driver.region.checkpoints[checkpoint].committed is Committed.YES
     assert seen(driver, driver.member(1)).commit is None
-
-
-def test_an_idle_member_has_nothing_to_commit() -> None:
-    driver = running(partitions=1, members=2)
-    driver.request_checkpoint("n")
-    driver.complete()
-    idle = next(m for m in driver.all_members() if not driver.claims(m))
-    assert seen(driver, idle).commit is None
-
-
-def test_a_restore_point_whose_commit_is_settled_is_not_committed_again() -> None:
-    driver = running()
-    checkpoints_of_ten(driver, 1)
-    assert seen(driver).commit is None
