@@ -35,7 +35,7 @@ from airflow_kcr.operators.reset import (
     KcrPlanResetOperator,
 )
 from airflow_kcr.operators.reset_form import reset_params
-from airflow_kcr.operators.running import KcrRunMembersOperator
+from airflow_kcr.operators.run_members import KcrRunMembersOperator
 from airflow_kcr.protocol.rules import Schedule
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec import RegionSpec

@@ -15,7 +15,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.operators.interval import KcrIntervalOperator
 from airflow_kcr.operators.intervals import interval_of
-from airflow_kcr.operators.running import KcrRunMembersOperator
+from airflow_kcr.operators.run_members import KcrRunMembersOperator
 from airflow_kcr.protocol.region.commands import Run
 from airflow_kcr.protocol.region.rows import RegionState, Requester
 from airflow_kcr.protocol.values import RequestId
