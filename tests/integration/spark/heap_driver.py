@@ -22,7 +22,8 @@ from tests.integration.spark.batches import GROUP, REGION, call, noop
 
 RECORDS = 50
 CLOSE = 15
-FORGOTTEN_WITHIN = 60.0
+FORGOTTEN_WITHIN = 120.0
+"""Twice the time after which executors drop what nobody asks for."""
 
 
 def main() -> None:
