@@ -23,7 +23,7 @@ from tests.integration.spark.batches import GROUP, REGION, call, noop
 RECORDS = 50
 CLOSE = 15
 FORGOTTEN_WITHIN = 120.0
-"""Twice the time after which executors drop what nobody asks for."""
+"""Twice the time after which executors drop what no task asks for."""
 
 
 def main() -> None:
