@@ -159,7 +159,7 @@ def sinks_findings(sinks: tuple[SinkSpec, ...], delivery: Delivery, path: Path) 
             yield Finding(
                 (*path, "sinks", sink.name, "kind"),
                 "custom can't be trusted with delivery exactly_once: what it keeps is unknown; choose another "
-                "delivery, or a sink of kind postgres or files",
+                "delivery, or a sink of another kind",
             )
     for place, sink in enumerate(sinks):
         here = (*path, "sinks", sink.name)
