@@ -290,6 +290,8 @@ class _Made:
             first, *others = hosted
             apply >> KcrIntervalOperator(task_id="run", region=name, **_members(first), **cleared, **started)
             if others:
+                # A run has one event in each outlet, that of the task that carries it out.
+                started = {name: value for name, value in started.items() if name != "outlets"}
                 members = KcrRunMembersOperator.partial(
                     task_id="members", region=name, run_task_id="run", map_index_template=_LABEL, **started
                 )

@@ -59,7 +59,8 @@ class RecomputingOperator(ApplicationOperator):
         super().__init__(**kwargs)
         self.downstream: Downstream = downstream
         self.groups = groups
-        self.consents = {"--consent-upsert": consent_upsert, "--consent-compacted": consent_compacted}
+        self.consent_upsert = consent_upsert
+        self.consent_compacted = consent_compacted
         self.into = into
         self.compare = (compare,) if isinstance(compare, str) else compare
 
@@ -135,9 +136,7 @@ class RecomputingOperator(ApplicationOperator):
     def _wanted(self, region: Region, sequence: int, request_id: str) -> RegionRecomputation:
         from airflow_kcr.api.recomputations import Compare, Into, RecomputedOutput, Replace
 
-        output: RecomputedOutput = Replace(
-            consent_upsert=self.consents["--consent-upsert"], consent_compacted=self.consents["--consent-compacted"]
-        )
+        output: RecomputedOutput = Replace(consent_upsert=self.consent_upsert, consent_compacted=self.consent_compacted)
         if self.into is not None:
             output = Into(sinks=self.into)
         elif self.compare:
@@ -159,5 +158,5 @@ class RecomputingOperator(ApplicationOperator):
         }
         named = [part for name, value in options.items() if value is not None for part in (name, value)]
         groups = [part for group in self.groups for part in ("--group", group)]
-        consents = [option for option, given in self.consents.items() if given]
-        return ["recompute", self.region, *named, *groups, *consents]
+        consents = {"--consent-upsert": self.consent_upsert, "--consent-compacted": self.consent_compacted}
+        return ["recompute", self.region, *named, *groups, *(option for option, given in consents.items() if given)]

@@ -9,7 +9,7 @@ import json
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -298,10 +298,13 @@ class Files:
             progress=EMPTY,
         )
         found = [(p.topic, p.partition, o) for p, r in batch.ranges.items() for o in range(r.from_, r.to)] * copies
-        path = Path(revision.folder.uri) / revision.attempt(call) / "part-00000"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found))
+        self.put_again(Path(revision.folder.uri) / revision.attempt(call), found, revision)
         revision.list_files(call, SCHEMA)
+
+    def put_again(self, folder: Path, found: Sequence[Record], revision: FileRevision) -> None:
+        """Make a file of records that are written once more."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "part-00000").write_text(json.dumps(found))
 
     def wanted(self, sequence: CheckpointNumber, number: EventNumber) -> Callable[[], None]:
         """Ask whether a recomputation may replace output, as its process does."""

@@ -9,7 +9,7 @@ import json
 import uuid
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,12 +27,9 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToInitial
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, GroupPartition, Range, TopicName, TopicPartition
-from airflow_kcr.sinks.checkpoints import AcceptedBatch
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Range, TopicName, TopicPartition
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.delta.places import DeltaPlace
 from airflow_kcr.sinks.delta.table import DeltaTable
@@ -412,22 +409,9 @@ class TableFiles(Files):
             put(path, found[number::files], label_of(self.owner.region_id, batch))
         sink.list_files(call, schema)
 
-    def rewrite(self, revision: FileRevision, batch: AcceptedBatch, name: str, copies: int = 2) -> None:
-        """Write the records of one batch once more."""
-        call = BatchCall(
-            region=self.driver.name,
-            member=self.driver.member(0),
-            batch=BatchId(name),
-            epoch=batch.epoch,
-            timeline=revision.checkpoint.id.timeline,
-            sequence=revision.checkpoint.id.sequence,
-            ranges={GroupPartition(GROUP, p.topic, p.partition): r for p, r in batch.ranges.items()},
-            progress=EMPTY,
-        )
-        found = [(p.topic, p.partition, o) for p, r in batch.ranges.items() for o in range(r.from_, r.to)] * copies
-        file = Path(revision.folder.uri) / revision.attempt(call) / "part-0.parquet"
-        put(file, found, label_of(revision.target.owner.region_id, revision.label))
-        revision.list_files(call, SCHEMA)
+    def put_again(self, folder: Path, found: Sequence[Record], revision: FileRevision) -> None:
+        """Make a file of records that are written once more, with what has written them."""
+        put(folder / "part-0.parquet", found, label_of(revision.target.owner.region_id, revision.label))
 
     def records(self, *sequences: CheckpointNumber) -> Counter[Record]:
         """The records of some checkpoints, by default of all that are in force, and how often each is there."""

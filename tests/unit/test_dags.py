@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import CronDataIntervalTimetable, CronPartitionTimetable, DeltaDataIntervalTimetable, Param
+from airflow.sdk import Asset, CronDataIntervalTimetable, CronPartitionTimetable, DeltaDataIntervalTimetable, Param
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_kcr.dags import Application, all_together, one_each, region_dags
@@ -170,7 +170,8 @@ def test_a_region_that_rests_between_its_runs_has_one_dag_for_them_with_one_task
 
 
 def test_several_applications_of_an_interval_have_a_task_each_beside_the_run() -> None:
-    consume, hosted = {"conf": {"a": "b"}}, one_each(spec())
+    other = Asset("other")
+    consume, hosted = {"conf": {"a": "b"}, "outlets": [other]}, one_each(spec())
     dags = region_dags(spec(), mode="interval", start_date=START, applications=hosted, consume=consume)
     assert list(dags.interval.task_dict) == ["apply", "run", "members"]
     assert dags.interval.get_task("apply").downstream_task_ids == {"run", "members"}
@@ -180,6 +181,9 @@ def test_several_applications_of_an_interval_have_a_task_each_beside_the_run() -
     assert isinstance(members, MappedOperator)
     assert members.partial_kwargs["run_task_id"] == "run"
     assert members.partial_kwargs["conf"] == {"a": "b"}
+    # One event for a run, however many applications it has.
+    assert other in dags.run.outlets
+    assert not members.partial_kwargs.get("outlets")
     expanded = getattr(members.expand_input, "value", None)
     assert expanded == [{"group_id": one.group_id, "indexes": list(one.indexes)} for one in hosted[1:]]
     with pytest.raises(ConfigurationError, match="without all members no checkpoint completes"):

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple
 
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.invariants.moment import Invariant, Moment
@@ -97,8 +97,8 @@ def redeliveries(history: History) -> Iterator[Redelivery]:
     if history.events:
         _start(tracks, rows, before=EventNumber(history.events[-1].number + 1))
     for partition, track in sorted(tracks.items()):
-        starts = sorted(track.starts, key=lambda start: start[0].from_)
-        reach = list(accumulate((range_.to for range_, _ in starts), max))
+        starts = sorted(track.starts, key=lambda start: start.range.from_)
+        reach = list(accumulate((start.range.to for start in starts), max))
         for (_, batch), range_, because in track.again:
             earlier = sorted(
                 (other.started_after, other.batch)
@@ -119,7 +119,7 @@ def _start(tracks: Mapping[GroupPartition, _Track], rows: deque[Batch], *, befor
     while rows and rows[0].started_after < before:
         batch = rows.popleft()
         for partition, range_ in batch.ranges.items():
-            tracks[partition].start((range_, batch))
+            tracks[partition].start(_Start(range_, batch))
 
 
 def _rewind(tracks: Mapping[GroupPartition, _Track], seek: SeekMap, reset: ResetBegun | None) -> None:
@@ -128,8 +128,11 @@ def _rewind(tracks: Mapping[GroupPartition, _Track], seek: SeekMap, reset: Reset
             tracks[partition].rewind(entry.offset, reset)
 
 
-_Start: TypeAlias = "tuple[Range, Batch]"
-"""One range of a batch."""
+class _Start(NamedTuple):
+    """One range of a batch."""
+
+    range: Range
+    batch: Batch
 
 
 @dataclass(slots=True)
@@ -164,7 +167,7 @@ class _Track:
     def start(self, start: _Start) -> None:
         """Start a range."""
         self.starts.append(start)
-        range_, _ = start
+        range_ = start.range
         if self.standing and range_.from_ < self.standing[-1].to:
             self.again += [(start, piece, None) for piece in common(self.standing, [range_])]
         left: list[tuple[Range, ResetBegun | None]] = []
@@ -187,9 +190,9 @@ def _within(starts: list[_Start], reach: list[Offset], range_: Range) -> Iterato
         reach: how far any of them reaches, up to each.
         range_: the range.
     """
-    beyond = bisect_left(starts, range_.to, key=lambda start: start[0].from_)
+    beyond = bisect_left(starts, range_.to, key=lambda start: start.range.from_)
     for i in reversed(range(beyond)):
         if reach[i] <= range_.from_:
             return
-        if starts[i][0].to > range_.from_:
+        if starts[i].range.to > range_.from_:
             yield starts[i]

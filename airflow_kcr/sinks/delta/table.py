@@ -100,6 +100,8 @@ class DeltaTable(OwnedTable[NotedDelta]):
     def __init__(self, target: FileTarget, place: DeltaPlace, folder: Folder) -> None:
         super().__init__(target, place, folder)
         self._place = place
+        self._looked_to = 0
+        """Up to which version the log holds no RESTORE that takes rows of the sink; others may commit for long."""
 
     def _read(self) -> NotedDelta | None:
         table = self._place.load()
@@ -130,19 +132,23 @@ class DeltaTable(OwnedTable[NotedDelta]):
         self._require_not_restored(noted.table, noted.commits)
 
     def _require_not_restored(self, table: Metadata, last: int) -> None:
-        since = table.version() - last
+        if table.version() < self._looked_to:
+            self._looked_to = 0  # the log was cut off, and what comes now is other commits
+        seen = max(last, self._looked_to)
+        since = table.version() - seen
         if not last or not since:
             return
         with self._place.asked("tell its history"):
             history = table.history(since)
         if len(history) < since:
             _LOG.warning(
-                "%s: its log since version %d is not whole, so it is unknown whether it was restored", self._where, last
+                "%s: its log since version %d is not whole, so it is unknown whether it was restored", self._where, seen
             )
         for commit in history:
             told = commit.get("operationParameters") or {}
             if commit.get("operation") == "RESTORE" and not _keeps(told.get("version"), last):
                 raise self._rolled_back(f"version {last}, the sink's last one, by RESTORE")
+        self._looked_to = table.version()
 
     def _columns(self, noted: NotedDelta) -> Mapping[str, TableColumn]:
         return columns_of(noted.table)

@@ -102,6 +102,12 @@ def test_a_checkpoint_is_recomputed_and_its_event_told_again(driver: Driver, sub
     assert submitted.arguments == []
 
 
+def test_each_consent_reaches_the_command(driver: Driver, submitted: Submitted) -> None:
+    submitted.does = lambda: recomputed(driver)
+    execute(operator(consent_upsert=True, consent_compacted=True), context())
+    assert submitted.arguments[-2:] == ["--consent-upsert", "--consent-compacted"]
+
+
 def test_downstream_is_only_told(driver: Driver, submitted: Submitted) -> None:
     submitted.does = lambda: recomputed(driver)
     made = context()

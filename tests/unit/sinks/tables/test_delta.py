@@ -109,6 +109,33 @@ def test_that_the_log_was_cleaned_up_since_is_told(
     assert "so it is unknown whether it was restored" in caplog.text
 
 
+def test_commits_of_others_are_looked_through_once(
+    files: TableFiles, folder: DeltaFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both(files)
+    files.checkpoint("n1")
+    history, asked = deltalake.DeltaTable.history, list[int | None]()
+
+    def noted(table: deltalake.DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+        asked.append(limit)
+        return history(table, limit)
+
+    monkeypatch.setattr(deltalake.DeltaTable, "history", noted)
+    for value in range(3):
+        files.append(value)
+    for _ in range(2):
+        files.table.seen()
+    files.append(3)
+    files.table.seen()
+    assert asked == [3, 1]
+    before = folder.table().version()
+    files.append(4)
+    folder.table().restore(before - 5)
+    with pytest.raises(SinkError, match="was rolled back to before version"):
+        files.table.seen()
+    assert asked == [3, 1, 2]
+
+
 def test_vacuum_leaves_what_the_sink_still_needs(files: TableFiles, folder: DeltaFolder) -> None:
     both(files)
     files.checkpoint("n1")
