@@ -7,6 +7,7 @@ docs/reference/cli.md shows.
 from __future__ import annotations
 
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
+from airflow_kcr.api.lag import GroupLag, LagAt, RegionLag
 from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.recomputations import Compare, Into, OutputComparison, RecomputationView, Replace
@@ -32,8 +33,10 @@ __all__ = [
     "Compare",
     "Comparison",
     "Goal",
+    "GroupLag",
     "Into",
     "Lag",
+    "LagAt",
     "MemberView",
     "OutputComparison",
     "Plan",
@@ -41,6 +44,7 @@ __all__ = [
     "RecomputationView",
     "RecordView",
     "Region",
+    "RegionLag",
     "RegionSummary",
     "RegionView",
     "Repetition",

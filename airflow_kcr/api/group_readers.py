@@ -74,7 +74,7 @@ def reader_with(settings: Mapping[str, str]) -> Iterator[GroupReader]:
     from airflow_kcr.kafka.settings import admin_settings
 
     with AdminProcess(admin_settings(settings)) as process:
-        yield Groups(process, client=settings.get("client.id"))
+        yield Groups(process, settings)
 
 
 def real_reader(spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Final
 
 from airflow_kcr.api.group_readers import GroupReaders
+from airflow_kcr.api.lag import take
 from airflow_kcr.api.validation import Validation, report, validate
 from airflow_kcr.errors import KcrError
 from airflow_kcr.floods import unflooded
@@ -28,6 +29,9 @@ FOREIGN_PERIOD: Final = 2.0
 
 DEBOUNCE: Final = 5.0
 """Seconds for which members that are missing, or too many, are normal: they have just been started, or stopped."""
+
+SAMPLE_PERIOD: Final = 60.0
+"""Seconds between two samples of the groups' lag, at the next poll."""
 
 _POLL_PERIOD: Final = 0.25
 
@@ -71,12 +75,16 @@ class GroupWatch:
 
     def _run(self) -> None:
         next_poll, seen = monotonic() + DEBOUNCE, self._newest_checkpoint()
+        next_sample = next_poll
         while not self._ending.wait(_POLL_PERIOD):
             newest = self._newest_checkpoint()
             if monotonic() < next_poll and newest == seen:
                 continue
             seen = newest
             next_poll = monotonic() + (FOREIGN_PERIOD if self._poll() else PERIOD)
+            if monotonic() >= next_sample:
+                next_sample = monotonic() + SAMPLE_PERIOD
+                self._sample()
 
     def _poll(self) -> bool:
         """Poll once, and return whether a foreign consumer is in a group."""
@@ -92,6 +100,15 @@ class GroupWatch:
             return False
         self._say(found)
         return any(found.foreign_consumers.values())
+
+    def _sample(self) -> None:
+        """Keep how far the groups are behind, for the history; whoever judges it next lacks it if that fails."""
+        try:
+            take(self._store, self._region, self._readers, self._groups)
+        except KcrError as error:
+            _AGAIN.warning("the lag of region %s is not kept now: %s", self._region, error)
+        except Exception:  # noqa: BLE001 - as above
+            _AGAIN.exception("the lag of region %s is not kept now", self._region)
 
     def _say(self, found: Validation) -> None:
         """Log what failed, each only when it begins or changes in substance."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from airflow_kcr.api.regions import Clusters
@@ -17,6 +18,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import lost_logs, plans, timelines
 from airflow_kcr.protocol.region.commands import ReportReadBack
+from airflow_kcr.protocol.region.lag import NO_SAMPLE, LagFinding
 from airflow_kcr.protocol.region.rows import RestorePoint
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor, GroupRules
@@ -43,8 +45,15 @@ class Lag(View):
     shown = AnswerColumns["Lag"](
         *OF_PARTITION,
         *("position", "committed", "log_start", "log_end", "lag"),
+        ("lag_seconds", lambda row: row.behind),
+        ("verdict", lambda row: row.finding.verdict),
+        ("why", lambda row: row.finding.text() if row.finding.what else ""),
         ("member_id", lambda row: row.member),
         "trouble",
+        table=(
+            *("group", "topic", "partition", "position", "committed", "log_end"),
+            *("lag", "lag_seconds", "verdict", "member_id", "trouble"),
+        ),
     )
 
     partition: GroupPartition
@@ -71,13 +80,21 @@ class Lag(View):
     begins: int | None = None
     """Where it will be read from, where it has no position yet and that is known."""
 
+    is_read_up: bool = False
+    """Whether nothing lies beyond the position but markers of transactions, aborted records and gaps."""
+
+    behind: timedelta | None = None
+    """How old the first record beyond the position is; None: that is not known."""
+
+    finding: LagFinding = NO_SAMPLE
+
     @property
     def lag(self) -> int | None:
         """How many offsets are left, so at most as many records.
 
         None where position and end are not of one log, or the log ends before it.
         """
-        if self.is_gone:
+        if self.is_gone or self.is_read_up:
             return 0
         place = self.begins if self.position is None else self.position
         if place is None or self.log_end is None or self.is_recreated:
@@ -146,7 +163,12 @@ class Comparison(View):
         return CommitFinding.KAFKA_BEHIND if self.committed < self.offset else CommitFinding.KAFKA_AHEAD
 
 
-def lag(region: StoredRegion, clusters: Clusters, read: Callable[[], StoredRegion]) -> tuple[Lag, ...]:
+def lag(
+    region: StoredRegion,
+    clusters: Clusters,
+    read: Callable[[], StoredRegion],
+    groups: Collection[GroupId] | None = None,
+) -> tuple[Lag, ...]:
     """Return the lag of every partition, including unclaimed ones.
 
     The positions were read before the logs are, so a running region's lag is never too small. Work goes on between
@@ -156,10 +178,13 @@ def lag(region: StoredRegion, clusters: Clusters, read: Callable[[], StoredRegio
         region: as it was just read.
         clusters: how Kafka is reached.
         read: reads the region once more.
+        groups: whose partitions; None: all.
     """
     spec = stored_spec(region.spec.text)
     asked: list[tuple[GroupPartition, CommittedOffset | None, LogBounds | None]] = []
     for group, rules in sorted(region.rules.groups.items()):
+        if groups is not None and group not in groups:
+            continue
         known = {p for p in region.claims if p.group == group and region.rules.subscribes(group, p.topic)}
         with clusters(spec, group) as cluster:
             partitions = sorted(known | rules.partitions(cluster.logs.topics(rules.topics)))

@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from airflow_kcr import goals, verbs
-from airflow_kcr.api import ledger, partitions, recomputations, runs, specs, waiting
+from airflow_kcr.api import ledger, recomputations, runs, specs, waiting
 from airflow_kcr.api.checkpoints import CheckpointRequestView, RegionCheckpoints
 from airflow_kcr.api.group_readers import real_reader
-from airflow_kcr.api.partitions import preview
+from airflow_kcr.api.lag import ALL, LagAt, RegionLag, measure
+from airflow_kcr.api.partitions import Lag, preview
 from airflow_kcr.api.regions import Clusters, Handle, connect, require_groups, store_url
 from airflow_kcr.api.resets import RegionResets
 from airflow_kcr.api.specs import Applied
@@ -352,13 +353,25 @@ class Region:
 
     # -- beside Kafka --------------------------------------------------------------------------------------------
 
-    def lag(self) -> tuple[partitions.Lag, ...]:
-        """Return how far every partition is behind the end of its log, in offsets: at most as many records.
+    def lag(self) -> tuple[Lag, ...]:
+        """Return how far every partition is behind the end of its log, in offsets and in time, and what that means.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
-        return partitions.lag(self._read(), self._clusters, self._read)
+        return self.measure_lag().partitions
+
+    def measure_lag(self) -> RegionLag:
+        """Return the same by group, too.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        return measure(self._store, self.name, self._clusters)
+
+    def lag_history(self) -> tuple[LagAt, ...]:
+        """Return how far each group was behind, oldest first, as far as that is kept; Kafka is not asked."""
+        return tuple(map(LagAt.of, self._store.lag_since(self.name, self._store.read(self.name)[1] - ALL)))
 
     def assignment(
         self, *, members: int | None = None, assignor: Assignor | None = None

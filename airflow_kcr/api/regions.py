@@ -20,7 +20,9 @@ from sqlalchemy.exc import ArgumentError
 from airflow_kcr.api.views import RegionSummary
 from airflow_kcr.errors import ConfigurationError, KcrError, UnknownRegion
 from airflow_kcr.ports import CommittedOffset, Logs
+from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import lag
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RegionName, TopicName, TopicPartition
@@ -47,6 +49,13 @@ class Cluster(Protocol):
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
+    def first_records(self, places: Mapping[GroupPartition, Offset]) -> Mapping[GroupPartition, TimeAnswer]:
+        """Return the first record at or beyond each place; with no offset, where there is none up to the end.
+
+        A log of which that is not known is absent: not answered in time, or not to be read by this client.
         """
         ...
 
@@ -197,7 +206,8 @@ def regions(store: RegionStore) -> tuple[RegionSummary, ...]:
     found: list[RegionSummary] = []
     for name in store.names():
         try:
-            found.append(RegionSummary.of(*store.look(name)))
+            region, now, seen = store.look(name)
+            found.append(RegionSummary.of(region, now, seen, store.lag_since(name, now - lag.RECENT)))
         except UnknownRegion:
             continue
     return tuple(found)

@@ -7,7 +7,7 @@ the rest is for people and stays out of the JSON.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import ForeignConsumer
-from airflow_kcr.protocol.region import boundaries, coverage, liveness, lost_logs, retention, specs
+from airflow_kcr.protocol.region import boundaries, coverage, lag, liveness, lost_logs, retention, specs
 from airflow_kcr.protocol.region.archive import WAITING
+from airflow_kcr.protocol.region.lag import NO_SAMPLE, LagFinding, LagSample
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, Unserved
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -266,7 +267,9 @@ class RegionSummary(View):
         *("region", "state", "desired_state", "epoch", "timeline", "last_complete", "next_boundary"),
         ("overdue_seconds", lambda r: r.overdue),
         ("progress", lambda r: r.liveness.verdict),
-        *("members", "alive"),
+        *("members", "alive", "lag"),
+        ("verdict", lambda r: r.lag_finding.verdict),
+        ("why", lambda r: r.lag_finding.text() if r.lag_finding.what else ""),
     )
 
     region: str
@@ -288,15 +291,26 @@ class RegionSummary(View):
     overdue: timedelta | None = None
     """How long the next boundary has passed with no checkpoint made for it; None: it has not."""
 
+    lag: int | None = None
+    """How many offsets are left to read, by the newest samples; None: that is not known."""
+
+    lag_finding: LagFinding = NO_SAMPLE
+    """What the lag means."""
+
     @classmethod
-    def of(cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN) -> Self:
+    def of(
+        cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN, samples: Sequence[LagSample] = ()
+    ) -> Self:
         """Return a region as it was read.
 
         Args:
             region: as stored.
             now: the store's clock.
             seen: what the store knows beside it; without, a wait for batches never counts as too long.
+            samples: of its lag, oldest first; without, nothing is known of it.
         """
+        waited = liveness.judge(region, now, seen)
+        lags = lag.judge(region, now, waited, samples)
         return cls(
             region=region.name,
             state=str(region.state),
@@ -307,8 +321,10 @@ class RegionSummary(View):
             next_boundary=region.next_boundary,
             members=sum(group.members for group in region.rules.groups.values()),
             alive=len(region.live_members(now)),
-            liveness=liveness.judge(region, now, seen),
+            liveness=waited,
             overdue=boundaries.overdue(region, now),
+            lag=lag.left(samples) if lags else None,
+            lag_finding=lag.worst(lags.values()),
         )
 
 
@@ -376,11 +392,13 @@ class RegionView(RegionSummary):
         return {str(one.member): one.incarnation for group in self.groups for one in group.members}
 
     @classmethod
-    def of(cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN) -> Self:
+    def of(
+        cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN, samples: Sequence[LagSample] = ()
+    ) -> Self:
         """Return a region as it was read; the arguments are those of `RegionSummary.of`."""
         halt = region.halt
         return replace(
-            super(RegionView, cls).of(region, now, seen),
+            super(RegionView, cls).of(region, now, seen, samples),
             region_id=region.region_id,
             next_sequence=region.next_sequence,
             restore_point=region.restore_sequence,

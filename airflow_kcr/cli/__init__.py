@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from airflow_kcr import __version__
-from airflow_kcr.cli import checkpoint, demo, dev, group, history, member, recompute, region, reset, run, store
+from airflow_kcr.cli import checkpoint, demo, dev, group, history, lag, member, recompute, region, reset, run, store
 
 app = typer.Typer(
     name="kcr",
@@ -27,7 +27,7 @@ app.command()(demo.demo)
 app.command()(store.doctor)
 app.command()(run.run)
 app.command()(recompute.recompute)
-app.command()(region.lag)
+app.command()(lag.lag)
 app.command()(history.events)
 app.command()(history.verify)
 

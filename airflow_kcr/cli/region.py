@@ -91,22 +91,6 @@ def show_(name: Name, store: Url, output: Output = None) -> None:
         show(shown(region.show()), output)
 
 
-@reported
-def lag(name: Name, store: Url, output: Output = None) -> None:
-    """Show the lag of each partition, with its position, committed offset, and start and end of the log.
-
-    The position is the next offset to process; the lag counts offsets from there to the end. Fewer records may be left,
-    because aborted transactions, transaction markers and compaction leave gaps. The committed offset moves only at
-    checkpoints. `trouble` says why a position isn't in its log.
-
-    Example: kcr lag flights
-    """
-    from airflow_kcr.api import Lag
-
-    with region_of(name, store) as region:
-        show(listed(Lag.shown, region.lag(), f"region {name} has no partition yet: none of its topics exists"), output)
-
-
 @app.command(help=verbs.START.help)
 @reported
 def start(

@@ -5,20 +5,22 @@ Offsets are altered with three guards: only an empty group's, every partition's 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from airflow_kcr.errors import GroupNotEmpty, KcrError
 from airflow_kcr.kafka import questions
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.failures import Kind
+from airflow_kcr.kafka.first_records import first_records
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.ports import CommittedOffset
-from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen
+from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import BrokerTimes
-from airflow_kcr.protocol.values import GroupId, GroupPartition, TopicName, few
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, few
 
 _EMPTY: Final = frozenset({"empty", "dead"})
 """States of a group without members; one that does not exist is `dead`."""
@@ -29,12 +31,16 @@ class Groups:
 
     Args:
         process: makes the calls.
-        client: the user's own `client.id` for it, by which a member's begins; None: there is none.
+        user: the user's own client settings for it.
     """
 
-    def __init__(self, process: AdminProcess, client: str | None = None) -> None:
-        self._process, self.client = process, client
+    def __init__(self, process: AdminProcess, user: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._process, self._user, self.client = process, user, user.get("client.id")
         self.logs = BrokerLogs(process)
+
+    def first_records(self, places: Mapping[GroupPartition, Offset]) -> dict[GroupPartition, TimeAnswer]:
+        """Return the first record at or beyond each place, as `first_records.first_records` does."""
+        return first_records(self._user, places)
 
     def describe(self, group: GroupId) -> GroupSeen:
         """Return how the coordinator sees a group; one that does not exist is `dead`.

@@ -202,6 +202,15 @@ def admin_settings(user: Mapping[str, str], *, client: str = PREFIX) -> KafkaSet
     return KafkaSettings({**_QUICK, "client.id": client, "log_level": "0", **user})
 
 
+def one_record_settings(user: Mapping[str, str]) -> KafkaSettings:
+    """Return the settings of a consumer that reads a record of each log, in no group; the argument is as before.
+
+    The client wants the name of a group all the same. This one has no members, so that it is nobody's.
+    """
+    light = {"enable.partition.eof": "true", "queued.min.messages": "1", "fetch.message.max.bytes": "65536"}
+    return KafkaSettings({**admin_settings(user), **_OURS, **light, "group.id": f"{PREFIX}-first-records"})
+
+
 def subscription(rules: GroupRules) -> tuple[str, ...]:
     """Return what the client subscribes to: topics by name, or one pattern, which begins with `^`.
 

@@ -22,6 +22,7 @@ from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import batches, claims, commands, decisions, lifecycle
 from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.lag import LagSample
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import Region
@@ -381,3 +382,16 @@ class RegionStore(ABC):
     @abstractmethod
     def let_go(self, name: values.RegionName, place: SinkPlace) -> None:
         """Forget that a sink has taken a place, so that it may start there with nothing."""
+
+    # How far its groups are behind: no part of what it decides
+
+    @abstractmethod
+    def add_lag(self, name: values.RegionName, samples: Collection[LagSample]) -> None:
+        """Keep samples of a region's groups, and thin out those that are there (`lag.surplus`).
+
+        One that is there for the same group and moment changes nothing.
+        """
+
+    @abstractmethod
+    def lag_since(self, name: values.RegionName, instant: datetime) -> tuple[LagSample, ...]:
+        """Return the kept samples of a region after an instant, the oldest first."""

@@ -8,9 +8,10 @@ import pytest
 from airflow_kcr.errors import RegionBeingDeleted, RegionInState, StoreBusy, UnknownRegion
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol.region.commands import DeclareRegion, DeleteRegion, KillRegion
+from airflow_kcr.protocol.region.lag import LagSample
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import CheckpointNumber, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RegionName
 from airflow_kcr.store.postgres import deletion
 from airflow_kcr.store.postgres.session import Session
 from tests.support.driver import GROUP, START, Driver, group_rules
@@ -32,6 +33,8 @@ def lived(driver: Driver) -> None:
     driver.finish_reset()
     driver.process()
     driver.store.take(driver.name, SinkPlace(GROUP, "out", "/lake/out"))
+    at = driver.store.read(driver.name)[1]
+    driver.store.add_lag(driver.name, [LagSample(group=GROUP, at=at, epoch=Epoch(1), points={})])
     driver.handle(KillRegion())
     for member in driver.all_members():
         driver.leave(member)

@@ -28,7 +28,7 @@ from airflow_kcr.protocol.member import messages as member_effects
 from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
-from airflow_kcr.protocol.region import commands, events, rows, waits
+from airflow_kcr.protocol.region import commands, events, lag, rows, waits
 from airflow_kcr.protocol.values import DesiredState, format_duration
 from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
@@ -553,6 +553,11 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "desired-state": lambda: values_of(values, DesiredState),
     "halt-reasons": lambda: values_of(rows, rows.HaltReason),
     "liveness-rules": lambda: values_of(waits, waits.Rule),
+    "lag-verdicts": lambda: values_of(lag, lag.LagVerdict),
+    "lag-to-do": lambda: table(["It waits for", "What to do"], [[code(r), t] for r, t in lag.TO_DO.items()]),
+    "lag-tiers": lambda: table(
+        ["Up to an age of", "One sample of a group in"], [[_span(age), _span(step)] for age, step in lag.TIERS]
+    ),
     "member-states": lambda: values_of(member_state, member_state.State),
     "member-whys": lambda: values_of(member_state, member_state.Why),
     "member-table": member_table,

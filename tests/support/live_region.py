@@ -67,6 +67,9 @@ class FakeCluster:
     times: dict[int, int] = field(default_factory=dict)
     """The first offset of each partition at or after whatever instant; none where it is not said."""
 
+    firsts: dict[int, TimeAnswer] = field(default_factory=dict)
+    """The first record beyond the position of each partition; not known where it is not said."""
+
     asked: list[datetime] = field(default_factory=list)
     """The instants that were looked up."""
 
@@ -110,6 +113,9 @@ class FakeCluster:
 
     def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
         return {p: CommittedOffset(offset=Offset(self.held[p])) for p in self._partitions(partitions) if p in self.held}
+
+    def first_records(self, places: Mapping[GroupPartition, Offset]) -> dict[GroupPartition, TimeAnswer]:
+        return {p: self.firsts[p.partition] for p in places if p.partition in self.firsts}
 
     def require_empty(self, group: GroupId) -> None:
         self._require_there()

@@ -19,6 +19,7 @@ from airflow_kcr.protocol.offsets import SeekMap
 from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
+from airflow_kcr.protocol.region.lag import LagSample, SampleKey, surplus
 from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
     BatchesProven,
@@ -68,6 +69,7 @@ class MemoryTransactions(RegionStore):
         self._ledgers: dict[RegionName, Ledger] = {}
         self._starts: dict[RegionName, list[HistoryStart]] = {}
         self._places: dict[RegionName, frozenset[SinkPlace]] = {}
+        self._lag: dict[RegionName, dict[SampleKey, LagSample]] = {}
 
     def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
         if name in self._regions:
@@ -75,7 +77,7 @@ class MemoryTransactions(RegionStore):
         region = rule(self._clock())
         self._require_free_groups(region)
         self._events[name], self._ledgers[name], self._tables[name] = [], {}, Tables()
-        self._starts[name], self._places[name] = [], frozenset()
+        self._starts[name], self._places[name], self._lag[name] = [], frozenset(), {}
         return self._stored(region)
 
     def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
@@ -180,6 +182,19 @@ class MemoryTransactions(RegionStore):
 
     def let_go(self, name: RegionName, place: SinkPlace) -> None:
         self._places[name] = self.taken(name) - {place}
+
+    def add_lag(self, name: RegionName, samples: Collection[LagSample]) -> None:
+        self._region(name)
+        kept = self._lag[name]
+        known = {(key.group, key.at) for key in kept}
+        new = [s for s in samples if (s.group, s.at) not in known]
+        kept |= {SampleKey(s.group, s.at, len(s.points)): s for s in new}
+        for key in surplus(kept, self._clock()):
+            del kept[key]
+
+    def lag_since(self, name: RegionName, instant: datetime) -> tuple[LagSample, ...]:
+        self._region(name)
+        return tuple(sorted((s for s in self._lag[name].values() if s.at > instant), key=lambda s: (s.at, s.group)))
 
     def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
         now = self._clock()

@@ -24,13 +24,14 @@ from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.events import PARTS, Event
+from airflow_kcr.protocol.region.lag import LagSample
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.store.chronicle import Chronicle
-from airflow_kcr.store.postgres import archive, deletion, history, leases, ledger, region_reads, region_writes
+from airflow_kcr.store.postgres import archive, deletion, history, lag, leases, ledger, region_reads, region_writes
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
 from airflow_kcr.store.postgres.history import PostgresChronicle
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
@@ -304,6 +305,17 @@ class PostgresTransactions(RegionStore):
     def let_go(self, name: values.RegionName, place: SinkPlace) -> None:
         with self._beside(name) as session:
             session.run(SQL["let_place_go"], **place._asdict())
+
+    # How far its groups are behind
+
+    @override
+    def add_lag(self, name: values.RegionName, samples: Collection[LagSample]) -> None:
+        with self._beside(name) as session:
+            lag.add(session, samples, session.rows(SQL["now"])[0][0])
+
+    @override
+    def lag_since(self, name: values.RegionName, instant: datetime) -> tuple[LagSample, ...]:
+        return self._read(name, lag.since, instant)
 
     # Sessions about one region
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.api import Region
+from airflow_kcr.api import Cluster, Region, regions
+from airflow_kcr.api.lag import take
 from airflow_kcr.errors import BrokerUnavailable, CheckpointNotUsable, ConfigurationError, UnknownTopics
 from airflow_kcr.ports import CommittedOffset
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.region.lag import LagPoint, LagVerdict
+from airflow_kcr.protocol.region.liveness import NEVER
+from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
+from airflow_kcr.spec import RegionSpec
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
 
@@ -156,3 +163,87 @@ def test_trouble_that_stays_is_named(driver: Driver, region: Region, cluster: Fa
         "",
         "",
     ]
+
+
+# -- lag in time, and what it means ------------------------------------------------------------------------------------
+
+
+def test_the_first_record_beyond_the_position_says_how_old_the_lag_is(
+    driver: Driver, region: Region, cluster: FakeCluster
+) -> None:
+    driver.up()
+    driver.process()
+    now = driver.clock()
+    cluster.firsts = {
+        0: TimeAnswer(offset=Offset(10), found=now - timedelta(seconds=90)),
+        1: TimeAnswer(offset=None),
+        2: TimeAnswer(offset=Offset(12), found=now + timedelta(seconds=5)),
+    }
+    rows = region.lag()
+    assert [(row.lag, row.to_json()["lag_seconds"]) for row in rows] == [(990, 90), (0, 0), (990, 0), (990, None)]
+
+
+def test_without_it_the_history_of_ends_says_how_old_it_is_at_least(
+    driver: Driver, region: Region, cluster: FakeCluster
+) -> None:
+    driver.up()
+    driver.process()
+    cluster.ends = dict.fromkeys(range(4), 10)
+    for end in (10, 25, 40):
+        cluster.ends[0] = end
+        take(driver.store, driver.name, cluster.clusters, [GroupId("g")])
+        driver.wait(60)
+    rows = region.lag()
+    assert [(row.lag, row.to_json()["lag_seconds"]) for row in rows] == [(30, 120), (0, 0), (0, 0), (0, 0)]
+
+
+def test_a_group_is_as_far_behind_as_its_partitions_and_unknown_where_one_is(
+    driver: Driver, region: Region, cluster: FakeCluster
+) -> None:
+    driver.up()
+    driver.process()
+    cluster.ends = {0: 110, 1: 60, 2: 10, 3: 10}
+    to_come = driver.clock() + timedelta(hours=1)
+    cluster.firsts = {n: TimeAnswer(offset=Offset(10), found=to_come) for n in range(4)}
+    (group,) = region.measure_lag().groups
+    assert (group.records, group.largest, group.behind) == (150, 100, timedelta(0))
+    cluster.counts = {TopicName("t"): 3}
+    (group,) = region.measure_lag().groups
+    assert (group.records, group.largest, group.behind) == (None, 100, None)
+    assert group.finding.verdict is LagVerdict.UNKNOWN
+
+
+def test_a_measurement_is_judged_with_the_kept_samples_and_keeps_none(
+    driver: Driver, region: Region, cluster: FakeCluster
+) -> None:
+    driver.up()
+    driver.process()
+    for number in range(10):
+        cluster.ends = dict.fromkeys(range(4), 100 + 50 * number)
+        take(driver.store, driver.name, cluster.clusters, [GroupId("g")])
+        driver.wait(60)
+        driver.process(width=5)
+    found = region.measure_lag()
+    assert found.finding.verdict is LagVerdict.WARN
+    assert len(driver.store.lag_since(driver.name, NEVER)) == 10
+    assert {row.to_json()["verdict"] for row in found.partitions} == {"warn"}
+    (summary,) = regions(driver.store)
+    assert (summary.lag_finding.verdict, summary.lag) == (LagVerdict.WARN, sum(p.lag or 0 for p in _newest(driver)))
+
+
+def _newest(driver: Driver) -> list[LagPoint]:
+    return [*driver.store.lag_since(driver.name, NEVER)[-1].points.values()]
+
+
+def test_of_a_region_that_is_reset_meanwhile_no_sample_is_kept(driver: Driver, cluster: FakeCluster) -> None:
+    driver.up()
+    driver.process()
+
+    @contextmanager
+    def meanwhile(spec: RegionSpec, group: GroupId) -> Iterator[Cluster]:
+        driver.request_reset(driver.member(0), ResetCause.CLAIM, "for once")
+        with cluster.clusters(spec, group) as found:
+            yield found
+
+    take(driver.store, driver.name, meanwhile, [GroupId("g")])
+    assert driver.store.lag_since(driver.name, NEVER) == ()

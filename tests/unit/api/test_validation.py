@@ -106,6 +106,9 @@ class FakeCluster:
         self._fail("unreadable")
         return self.may_not_read
 
+    def first_records(self, places: Mapping[GroupPartition, Offset]) -> Mapping[GroupPartition, TimeAnswer]:
+        raise AssertionError("validation reads no record")
+
     def require_empty(self, group: GroupId) -> None:
         raise NotImplementedError
 

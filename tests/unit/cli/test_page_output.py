@@ -9,12 +9,14 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
-from airflow_kcr.protocol.values import DesiredState, TopicName
+from airflow_kcr.protocol.values import DesiredState, Offset, TopicName
 from tests.support.docs_pages import DOCS
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
@@ -198,6 +200,8 @@ def test_a_page_shows_what_is_printed(
             driver.checkpoint(requester.run_id or "by hand", requester=requester)
         session = Session(kcr, driver, cluster, meanwhile)
         cluster.held = dict.fromkeys(driver.logs, 2_000)
+        came = driver.store.read(driver.name)[1] - timedelta(seconds=725)
+        cluster.firsts = {p.partition: TimeAnswer(offset=Offset(2_000), found=came) for p in driver.logs}
         SECTIONS[page, heading](session)
         commands = [one for one in typed(DOCS / "how-to" / page, heading) if "--follow" not in one.command]
         assert commands

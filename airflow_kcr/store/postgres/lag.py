@@ -1,0 +1,44 @@
+"""Samples of lag in Postgres: a row for each group and moment, its partitions as compressed JSON."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection
+from datetime import datetime
+from typing import Final
+
+from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.region.lag import LagPoint, LagSample, SampleKey, surplus
+from airflow_kcr.protocol.values import GroupPartition
+from airflow_kcr.store.codec import from_json
+from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.statements import load
+
+SQL: Final = load("lag")
+
+_POINTS: Final = dict[GroupPartition, LagPoint]
+
+
+def add(session: Session, samples: Collection[LagSample], now: datetime) -> None:
+    """Keep samples, and drop those that need not be kept any more."""
+    for sample in samples:
+        text = json.dumps(documents.write(sample.points, _POINTS), separators=(",", ":"), ensure_ascii=False)
+        session.run(
+            SQL["add"],
+            group=sample.group,
+            at=sample.at,
+            epoch=sample.epoch,
+            points=len(sample.points),
+            body=zlib.compress(text.encode()),
+        )
+    for key in surplus((SampleKey(*row) for row in session.rows(SQL["kept"])), now):
+        session.run(SQL["drop"], group=key.group, at=key.at)
+
+
+def since(session: Session, instant: datetime) -> tuple[LagSample, ...]:
+    """Return the samples after an instant, oldest first."""
+    return tuple(
+        LagSample(group=group, at=at, epoch=epoch, points=from_json(json.loads(zlib.decompress(body)), _POINTS))
+        for group, at, epoch, body in session.rows(SQL["since"], since=instant)
+    )

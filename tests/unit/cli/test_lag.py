@@ -1,0 +1,75 @@
+"""`kcr lag`: the partitions, the kept samples, and one line for each group again and again."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_kcr.api.lag import take
+from airflow_kcr.cli import lag
+from airflow_kcr.protocol.observations import TimeAnswer
+from airflow_kcr.protocol.values import GroupId, Offset
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster
+from tests.unit.cli.conftest import Kcr
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_the_lag_has_its_time_and_its_verdict(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
+    driver.up()
+    driver.process()
+    came = driver.clock() - timedelta(minutes=3)
+    cluster.firsts = {n: TimeAnswer(offset=Offset(10), found=came) for n in range(4)}
+    assert {(r["lag"], r["lag_seconds"], r["verdict"], r["why"]) for r in kcr.json("lag", "flights")} == {
+        (990, 180, "ok", "")
+    }
+    assert "3960 to read, 3 min behind; ok" in kcr("lag", "flights", "-o", "table").stdout
+
+
+def test_the_history_is_a_row_for_each_sample_and_a_sparkline(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
+    driver.up()
+    assert kcr.json("lag", "flights", "--history") == []
+    for end in (0, 10, 20):
+        cluster.ends = {0: end, 1: 0, 2: 0, 3: 0}
+        take(driver.store, driver.name, cluster.clusters, [GroupId("g")])
+        driver.wait(60)
+    found = kcr.json("lag", "flights", "--history")
+    assert [(r["group"], r["lag"], r["max_lag"], r["partitions"]) for r in found] == [
+        ("g", lag, lag, 4) for lag in (0, 10, 20)
+    ]
+    assert "▁▅█" in kcr("lag", "flights", "--history", "-o", "table").stdout
+
+
+def test_a_watcher_gets_a_line_for_each_group_until_it_ends(
+    kcr: Kcr, driver: Driver, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.up()
+    cluster.ends = {0: 7, 1: 0, 2: 0, 3: 0}
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(lag, "sleep", pause)
+    lines = kcr("lag", "flights", "--watch", "-o", "json").stdout.splitlines()
+    assert [(row["group"], row["lag"], row["verdict"]) for row in map(json.loads, lines)] == [("g", 7, "ok")] * 2
+    assert pauses == [lag.PERIOD] * 2
+    pauses.clear()
+    csv = kcr("lag", "flights", "--watch", "-o", "csv").stdout.splitlines()
+    assert csv[0] == ",".join(lag.WATCHED)
+    assert len(csv) == 3
+
+
+def test_what_is_shown_is_one_thing(kcr: Kcr, driver: Driver) -> None:
+    assert "exclude each other" in kcr("lag", "flights", "--watch", "--history").stderr
+
+
+def test_bars_go_from_0_to_the_largest_and_leave_out_what_is_not_known() -> None:
+    assert lag.sparkline([0, 1, None, 50, 100]) == "▁▂ ▅█"
+    assert lag.sparkline([0, 0]) == "▁▁"
+    assert lag.sparkline([]) == ""
