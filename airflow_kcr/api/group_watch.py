@@ -102,7 +102,7 @@ class GroupWatch:
         return any(found.foreign_consumers.values())
 
     def _sample(self) -> None:
-        """Keep how far the groups are behind, for the history; whoever judges it next lacks it if that fails."""
+        """Keep how far the groups are behind, for the history, which lacks this sample if that fails."""
         try:
             take(self._store, self._region, self._readers, self._groups)
         except KcrError as error:

@@ -205,7 +205,7 @@ def admin_settings(user: Mapping[str, str], *, client: str = PREFIX) -> KafkaSet
 def one_record_settings(user: Mapping[str, str]) -> KafkaSettings:
     """Return the settings of a consumer that reads a record of each log, in no group; the argument is as before.
 
-    The client wants the name of a group all the same. This one has no members, so that it is nobody's.
+    The client wants the name of a group all the same. This one never has a member.
     """
     light = {"enable.partition.eof": "true", "queued.min.messages": "1", "fetch.message.max.bytes": "65536"}
     return KafkaSettings({**admin_settings(user), **_OURS, **light, "group.id": f"{PREFIX}-first-records"})

@@ -1,7 +1,7 @@
 """Lag: samples of how far groups are behind, and the verdict on them.
 
-A **sample** has the end of each log of a group, and where the group is in it, at one moment. Whoever is there takes
-some: the process of a member, an exporter. Older ones are thinned out, so that a region has a bounded number of them.
+A **sample** has the end of each log of a group, and where the group is in it, at one moment. The process of its
+members takes some, and so does an exporter. Older ones are thinned out, so that a region has a bounded number of them.
 
 The **verdict** says what the lag means. It is made of the samples of the last `WINDOW`, and of what the region waits
 for (`liveness`): the same reasons as everywhere. A partition gets the first verdict of `LagVerdict` that fits; a group
@@ -134,7 +134,7 @@ class LagVerdict(StrEnum):
     """Nothing is left to read; or none of the following holds."""
 
     STOPPED = "stopped"
-    """Records are left, and nobody is there to read them: the region is halted or paused; its members, or the
+    """Records are left, and no member is there to read them: the region is halted or paused; its members, or the
     partition's owner, are away for longer than they may; no DAG run has asked for a checkpoint for two periods; or it
     is stopped, and not only until its next interval, for which it has two periods."""
 
@@ -248,7 +248,7 @@ def _group_findings(region: Region, now: datetime, waits: Liveness, group: Group
     if resting is not None:
         yield resting
     for wait in concerned:
-        if _nobody_reads(region, now, wait):
+        if _is_unread(region, now, wait):
             yield _because(LagVerdict.STOPPED, wait)
     for wait in concerned:
         if wait.is_over(now):
@@ -261,7 +261,7 @@ def _because(verdict: LagVerdict, wait: Wait) -> LagFinding:
     return LagFinding(verdict=verdict, what=f"{wait.rule}: {wait.what}", since=wait.since, to_do=TO_DO[wait.rule])
 
 
-def _nobody_reads(region: Region, now: datetime, wait: Wait) -> bool:
+def _is_unread(region: Region, now: datetime, wait: Wait) -> bool:
     match wait.rule:
         case Rule.PERSON:
             return True
