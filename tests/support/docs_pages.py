@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, settings
+from airflow_kcr.metrics.declared import METRICS
 from airflow_kcr.protocol import offsets, targets, timeouts, values
 from airflow_kcr.protocol.invariants.proof import CHECKS
 from airflow_kcr.protocol.member import messages as member_effects
@@ -557,6 +558,10 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "lag-to-do": lambda: table(["It waits for", "What to do"], [[code(r), t] for r, t in lag.TO_DO.items()]),
     "lag-tiers": lambda: table(
         ["Up to an age of", "One sample of a group in"], [[_span(age), _span(step)] for age, step in lag.TIERS]
+    ),
+    "metrics": lambda: table(
+        ["Metric", "Labels", "Unit", "Value"],
+        [[code(m.name), ", ".join(map(code, m.labels)), m.unit, m.help] for m in METRICS],
     ),
     "member-states": lambda: values_of(member_state, member_state.State),
     "member-whys": lambda: values_of(member_state, member_state.Why),

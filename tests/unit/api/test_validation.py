@@ -541,3 +541,28 @@ def test_a_check_that_fails_in_no_way_that_we_know_is_not_the_last_one(
 
     watched(monkeypatch, found, over)
     assert "a broker of another kind" in caplog.text
+
+
+@pytest.mark.parametrize(("period", "times"), [(60.0, 1), (0.0, 4)])
+def test_lag_is_kept_at_the_first_poll_and_again_after_its_period_whatever_becomes_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, period: float, times: int
+) -> None:
+    polls, over = iter(range(4)), threading.Event()
+    kept: list[frozenset[GroupId]] = []
+
+    def found(*_: object) -> Validation:
+        if next(polls, None) is None:
+            over.set()
+            raise errors.BrokerUnavailable("no more")
+        return Validation(checks=(), foreign_consumers={}, is_news=False)
+
+    def take(store: RegionStore, name: values.RegionName, readers: object, groups: frozenset[GroupId]) -> None:
+        kept.append(groups)
+        raise errors.BrokerUnavailable("away") if len(kept) % 2 else KeyError("t")
+
+    monkeypatch.setattr(group_watch, "take", take)
+    monkeypatch.setattr(group_watch, "SAMPLE_PERIOD", period)
+    watched(monkeypatch, found, over)
+    assert kept[:times] == [{G}] * times
+    assert len(kept) == 1 or period == 0.0
+    assert "the lag of region flights is not kept now: away" in caplog.text

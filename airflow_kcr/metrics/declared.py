@@ -1,0 +1,255 @@
+"""Every metric: its name, kind, unit, labels, what it says, and how it is read from what is known of a region.
+
+The names of lag are those that dashboards of kafka-lag-exporter look for; all others begin with `kcr_`. A value that is
+not known has no sample: it is absent, and never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from airflow_kcr.api.lag import GroupLag, RegionLag
+from airflow_kcr.api.partitions import Lag
+from airflow_kcr.protocol.region import boundaries, coverage
+from airflow_kcr.protocol.region.lag import LagVerdict
+from airflow_kcr.protocol.region.liveness import Liveness
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.waits import Rule
+from airflow_kcr.protocol.values import NO_CLUSTER, GroupId
+
+MOST_PARTITIONS: Final = 1_000
+"""Above this number of partitions, a region has no series for each of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionFacts:
+    """What is known of a region at one moment."""
+
+    region: Region
+    now: datetime
+    liveness: Liveness
+    lag: RegionLag | None
+    """None: Kafka could not be asked."""
+
+    with_partitions: bool = True
+    """Whether each partition is to have series of its own."""
+
+
+class Unit(StrEnum):
+    """What a value counts."""
+
+    OFFSETS = "offsets"
+    SECONDS = "seconds"
+    NUMBER = "number"
+    STATE = "0 or 1"
+
+
+Sample: TypeAlias = tuple[tuple[str, ...], float]
+"""The values of the labels, and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric, a gauge."""
+
+    name: str
+    unit: Unit
+    labels: tuple[str, ...]
+    help: str
+    read: Callable[[RegionFacts], Iterator[Sample]]
+
+
+_OF_PARTITION: Final = ("cluster_name", "group", "topic", "partition")
+_OF_GROUP: Final = ("cluster_name", "group")
+_IN_REGION: Final = ("region",)
+
+
+def _by_partition(value: Callable[[Lag], float | None]) -> Callable[[RegionFacts], Iterator[Sample]]:
+    def read(facts: RegionFacts) -> Iterator[Sample]:
+        if facts.lag is None or not facts.with_partitions or len(facts.lag.partitions) > MOST_PARTITIONS:
+            return
+        for row in facts.lag.partitions:
+            found = value(row)
+            if found is not None:
+                group, topic, number = row.partition
+                yield (_cluster(facts, group), group, topic, str(number)), found
+
+    return read
+
+
+def _by_group(value: Callable[[GroupLag], float | None]) -> Callable[[RegionFacts], Iterator[Sample]]:
+    def read(facts: RegionFacts) -> Iterator[Sample]:
+        for group in () if facts.lag is None else facts.lag.groups:
+            found = value(group)
+            if found is not None:
+                yield (_cluster(facts, group.group), group.group), found
+
+    return read
+
+
+def _of_region(value: Callable[[RegionFacts], float | None]) -> Callable[[RegionFacts], Iterator[Sample]]:
+    def read(facts: RegionFacts) -> Iterator[Sample]:
+        found = value(facts)
+        if found is not None:
+            yield (facts.region.name,), found
+
+    return read
+
+
+def _cluster(facts: RegionFacts, group: GroupId) -> str:
+    return facts.region.clusters.get(group, NO_CLUSTER)
+
+
+def _seconds(time: timedelta | None) -> float | None:
+    return None if time is None else time.total_seconds()
+
+
+def _checkpoint_age(facts: RegionFacts) -> float | None:
+    checkpoint = facts.region.restore_checkpoint
+    at = None if checkpoint is None else checkpoint.published_at
+    return None if at is None else (facts.now - at).total_seconds()
+
+
+def _states(facts: RegionFacts) -> Iterator[Sample]:
+    for state in RegionState:
+        yield (facts.region.name, str(state)), float(facts.region.state is state)
+
+
+def _waits(facts: RegionFacts) -> Iterator[Sample]:
+    for rule in Rule:
+        yield (facts.region.name, str(rule)), float(sum(wait.rule is rule for wait in facts.liveness.waits))
+
+
+def _verdicts(facts: RegionFacts) -> Iterator[Sample]:
+    for group in () if facts.lag is None else facts.lag.groups:
+        for verdict in LagVerdict:
+            yield (facts.region.name, group.group, str(verdict)), float(group.finding.verdict is verdict)
+
+
+def _members(facts: RegionFacts, *, present: bool) -> Iterator[Sample]:
+    for group in sorted(facts.region.rules.groups):
+        own = [member for member in coverage.expected_members(facts.region) if member.group == group]
+        count = sum(facts.region.is_live(member, facts.now) for member in own) if present else len(own)
+        yield (facts.region.name, group), float(count)
+
+
+METRICS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "kafka_consumergroup_group_lag",
+        Unit.OFFSETS,
+        _OF_PARTITION,
+        "Offsets from the position to the last stable offset; 0 if only markers or gaps are left.",
+        _by_partition(lambda row: row.lag),
+    ),
+    Metric(
+        "kafka_consumergroup_group_lag_seconds",
+        Unit.SECONDS,
+        _OF_PARTITION,
+        "Age of the first record to process.",
+        _by_partition(lambda row: _seconds(row.behind)),
+    ),
+    Metric(
+        "kafka_consumergroup_group_offset",
+        Unit.OFFSETS,
+        _OF_PARTITION,
+        "Committed offset, which moves at checkpoints only.",
+        _by_partition(lambda row: row.committed),
+    ),
+    Metric(
+        "kafka_partition_latest_offset",
+        Unit.OFFSETS,
+        _OF_PARTITION,
+        "Last stable offset.",
+        _by_partition(lambda row: row.log_end),
+    ),
+    Metric(
+        "kafka_consumergroup_group_sum_lag",
+        Unit.OFFSETS,
+        _OF_GROUP,
+        "Lag of all partitions of a group.",
+        _by_group(lambda group: group.records),
+    ),
+    Metric(
+        "kafka_consumergroup_group_max_lag",
+        Unit.OFFSETS,
+        _OF_GROUP,
+        "Largest lag of a partition of a group.",
+        _by_group(lambda group: group.largest),
+    ),
+    Metric(
+        "kafka_consumergroup_group_max_lag_seconds",
+        Unit.SECONDS,
+        _OF_GROUP,
+        "Age of the oldest record that a group has to process.",
+        _by_group(lambda group: _seconds(group.behind)),
+    ),
+    Metric(
+        "kcr_lag_verdict",
+        Unit.STATE,
+        ("region", "group", "verdict"),
+        "1 for the verdict on a group, 0 for the others.",
+        _verdicts,
+    ),
+    Metric(
+        "kcr_region_kafka_up",
+        Unit.STATE,
+        _IN_REGION,
+        "Whether the brokers answered; if not, the region has no value that only they know.",
+        _of_region(lambda facts: float(facts.lag is not None)),
+    ),
+    Metric(
+        "kcr_region_state",
+        Unit.STATE,
+        ("region", "state"),
+        "1 for the state of a region, 0 for the others.",
+        _states,
+    ),
+    Metric(
+        "kcr_region_stalled",
+        Unit.STATE,
+        _IN_REGION,
+        "Whether a region waits for something for longer than it may.",
+        _of_region(lambda facts: float(bool(facts.liveness.stalled))),
+    ),
+    Metric("kcr_region_waits", Unit.NUMBER, ("region", "rule"), "What a region waits for, by rule.", _waits),
+    Metric(
+        "kcr_batch_failures_in_a_row",
+        Unit.NUMBER,
+        _IN_REGION,
+        "Resets for failed batches since a batch last succeeded.",
+        _of_region(lambda facts: float(facts.region.failures)),
+    ),
+    Metric(
+        "kcr_members_expected",
+        Unit.NUMBER,
+        ("region", "group"),
+        "Members that the spec asks for.",
+        lambda facts: _members(facts, present=False),
+    ),
+    Metric(
+        "kcr_members_present",
+        Unit.NUMBER,
+        ("region", "group"),
+        "Of those, members that hold a lease.",
+        lambda facts: _members(facts, present=True),
+    ),
+    Metric(
+        "kcr_checkpoint_age_seconds",
+        Unit.SECONDS,
+        _IN_REGION,
+        "Time since the newest current checkpoint was published.",
+        _of_region(_checkpoint_age),
+    ),
+    Metric(
+        "kcr_checkpoint_overdue_seconds",
+        Unit.SECONDS,
+        _IN_REGION,
+        "Time since a boundary passed without a checkpoint; 0 if none is overdue.",
+        _of_region(lambda facts: _seconds(boundaries.overdue(facts.region, facts.now) or timedelta(0))),
+    ),
+)

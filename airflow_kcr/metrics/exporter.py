@@ -1,0 +1,153 @@
+"""Reads all regions of a store again and again, keeps samples of their lag, and serves their metrics to Prometheus.
+
+A scrape is answered from the newest reading: it asks neither the store nor Kafka, and takes no longer while they are
+away. A reading that is too old is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from airflow_kcr.api.group_readers import GroupReader, reader_with
+from airflow_kcr.api.lag import measure
+from airflow_kcr.api.regions import Clusters, client_settings
+from airflow_kcr.errors import ConfigurationError, KcrError, UnknownRegion
+from airflow_kcr.floods import unflooded
+from airflow_kcr.metrics.declared import METRICS, RegionFacts
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+PERIOD: Final = 30.0
+"""Seconds between two readings."""
+
+OLD: Final = 3 * PERIOD
+"""Seconds after which a reading is left out."""
+
+_AGAIN = unflooded(f"{__name__}.again")
+_LOG = logging.getLogger(__name__)
+
+
+class KeptClusters:
+    """Opens each cluster once, for groups of any region with the same settings: it is a process of its own."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._open: dict[tuple[tuple[str, str], ...], GroupReader] = {}
+
+    def __call__(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:
+        """Lend the cluster of a group."""
+        settings = client_settings(spec, group, os.environ)
+        key = tuple(sorted(settings.items()))
+        if key not in self._open:
+            self._open[key] = self._stack.enter_context(reader_with(settings))
+        return nullcontext(self._open[key])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+class Exporter:
+    """The newest readings of all regions of a store; a collector of `prometheus_client`.
+
+    Args:
+        store: where the regions are.
+        clusters: how Kafka is reached.
+        with_partitions: whether each partition has series of its own.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        store: RegionStore,
+        clusters: Clusters,
+        *,
+        with_partitions: bool = True,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._store, self._clusters, self._with_partitions, self._clock = store, clusters, with_partitions, clock
+        self._read: Mapping[RegionName, tuple[float, RegionFacts]] = {}
+
+    def read(self) -> None:
+        """Read all regions, and keep a sample of the lag of each; what is away is said, and read the next time."""
+        try:
+            names = self._store.names()
+        except KcrError as error:
+            _AGAIN.warning("the store can't be read now; its regions have no metrics: %s", error)
+            return
+        self._read = {name: known for name, known in self._read.items() if name in names}
+        for name in names:
+            try:
+                facts = self._facts(name)
+            except UnknownRegion:
+                continue
+            except KcrError as error:
+                _AGAIN.warning("region %s can't be read now: %s", name, error)
+                continue
+            # Replaced, not changed: a scrape may be reading it.
+            self._read = {**self._read, name: (self._clock(), facts)}
+
+    def _facts(self, name: RegionName) -> RegionFacts:
+        region, now, seen = self._store.look(name)
+        waits = liveness.judge(region, now, seen)
+        facts = RegionFacts(region=region, now=now, liveness=waits, lag=None, with_partitions=self._with_partitions)
+        try:
+            lag = measure(self._store, name, self._clusters)
+        except (KcrError, OSError) as error:
+            _AGAIN.warning("the lag of region %s is not known now: %s", name, error)
+            return facts
+        self._store.add_lag(name, lag.samples)
+        return replace(facts, lag=lag)
+
+    def collect(self) -> Iterator[Family]:
+        """Yield every metric, with the values of the readings that are not too old."""
+        from prometheus_client.metrics_core import GaugeMetricFamily
+
+        facts = [facts for at, facts in self._read.values() if self._clock() - at < OLD]
+        for metric in METRICS:
+            family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for one in facts:
+                for labels, value in metric.read(one):
+                    family.add_metric(labels, value)
+            yield family
+
+
+def serve(exporter: Exporter, port: int) -> Callable[[], None]:
+    """Serve an exporter's metrics over HTTP, at `/metrics` of any address of this host; return what ends that.
+
+    Raises:
+        ConfigurationError: the port is taken.
+        ModuleNotFoundError: `prometheus_client` is not installed.
+    """
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(exporter)
+    try:
+        server, thread = start_http_server(port, registry=registry)
+    except OSError as error:
+        raise ConfigurationError(f"port {port} can't be served: {error.strerror}; choose another with --port") from None
+    _LOG.info("metrics are served at port %d", server.server_port)
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return end

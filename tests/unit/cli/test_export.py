@@ -1,0 +1,71 @@
+"""`kcr export`: serves what it reads, keeps samples, and says what it can't do."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+from airflow_kcr.cli import export
+from airflow_kcr.metrics import exporter
+from airflow_kcr.protocol.region.liveness import NEVER
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster
+from tests.unit.cli.conftest import Kcr
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_it_serves_each_reading_until_it_is_interrupted(
+    kcr: Kcr, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.up()
+    opened: list[Mapping[str, str]] = []
+    served: list[str] = []
+    cluster = FakeCluster()
+
+    @contextmanager
+    def reader(settings: Mapping[str, str]) -> Iterator[FakeCluster]:
+        opened.append(settings)
+        yield cluster
+
+    with socket.socket() as one:
+        one.bind(("0.0.0.0", 0))
+        port = one.getsockname()[1]
+
+    def pause(seconds: float) -> None:
+        assert seconds == exporter.PERIOD
+        with urlopen(f"http://localhost:{port}/metrics", timeout=10) as answer:
+            served.append(answer.read().decode())
+        if len(served) == 2:
+            raise KeyboardInterrupt
+        cluster.ends = {0: 2_000}
+
+    monkeypatch.setattr(exporter, "reader_with", reader)
+    monkeypatch.setattr(export, "sleep", pause)
+    called = kcr("export", "--port", port, "--no-partitions")
+    assert f"http://localhost:{port}/metrics" in called.stderr
+    lag = 'kafka_consumergroup_group_sum_lag{cluster_name="",group="g"}'
+    assert [f"{lag} {value}" in text for value, text in zip(("4000.0", "5000.0"), served, strict=True)] == [True, True]
+    assert "kafka_consumergroup_group_lag{" not in served[0]
+    assert len(driver.store.lag_since(driver.name, NEVER)) >= 1
+    # One process for each cluster, however often it is read.
+    assert len(opened) == 1
+
+
+def test_a_port_that_is_taken_is_wrong_usage(kcr: Kcr, driver: Driver) -> None:
+    with socket.socket() as one:
+        one.bind(("0.0.0.0", 0))
+        one.listen()
+        port = one.getsockname()[1]
+        assert f"port {port} can't be served" in kcr.refused("export", "--port", port, status=2)
+
+
+def test_without_the_library_it_says_how_to_get_it(kcr: Kcr, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    called = kcr("export")
+    assert "pip install 'airflow-kcr[metrics]'" in called.stderr
