@@ -17,7 +17,7 @@ from tests.support.driver import GROUP, Driver
 from tests.support.stores import Subject
 
 MINUTE = timedelta(minutes=1)
-BYTES = 8_000_000
+BYTES = 10_000_000
 """As `docs/reference/lag.md` says."""
 
 
