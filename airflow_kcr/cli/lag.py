@@ -69,7 +69,7 @@ def lag(
 
 def _facts(found: RegionLag) -> dict[str, object]:
     """Return what stands above the partitions: the verdict on each group, and on the region if it has several."""
-    groups = {str(group.group): _of_group(group) for group in found.groups}
+    groups: dict[str, object] = {group.group: _of_group(group) for group in found.groups}
     return ({"region": found.finding.text()} if len(groups) > 1 else {}) | groups
 
 
