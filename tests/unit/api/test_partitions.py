@@ -21,6 +21,7 @@ from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 from airflow_kcr.spec import RegionSpec
 from tests.support.driver import Driver
+from tests.support.lag_samples import keep_lag
 from tests.support.live_region import FakeCluster
 
 
@@ -173,14 +174,19 @@ def test_the_first_record_beyond_the_position_says_how_old_the_lag_is(
 ) -> None:
     driver.up()
     driver.process()
-    now = driver.clock()
+    now = driver.store.read(driver.name)[1]
     cluster.firsts = {
         0: TimeAnswer(offset=Offset(10), found=now - timedelta(seconds=90)),
         1: TimeAnswer(offset=None),
-        2: TimeAnswer(offset=Offset(12), found=now + timedelta(seconds=5)),
+        2: TimeAnswer(offset=Offset(12), found=now + timedelta(hours=1)),
     }
     rows = region.lag()
-    assert [(row.lag, row.to_json()["lag_seconds"]) for row in rows] == [(990, 90), (0, 0), (990, 0), (990, None)]
+    assert [row.lag for row in rows] == [990, 0, 990, 990]
+    ages = [row.behind for row in rows]
+    assert ages[1:] == [timedelta(0), timedelta(0), None]
+    assert ages[0] is not None
+    assert timedelta(seconds=90) <= ages[0] < timedelta(seconds=120)
+    assert rows[0].to_json()["lag_seconds"] == int(ages[0].total_seconds())
 
 
 def test_without_it_the_history_of_ends_says_how_old_it_is_at_least(
@@ -189,12 +195,14 @@ def test_without_it_the_history_of_ends_says_how_old_it_is_at_least(
     driver.up()
     driver.process()
     cluster.ends = dict.fromkeys(range(4), 10)
-    for end in (10, 25, 40):
+    for minutes, end in ((3, 10), (2, 25), (1, 40)):
         cluster.ends[0] = end
-        take(driver.store, driver.name, cluster.clusters, [GroupId("g")])
-        driver.wait(60)
+        keep_lag(driver, cluster, minutes=minutes)
     rows = region.lag()
-    assert [(row.lag, row.to_json()["lag_seconds"]) for row in rows] == [(30, 120), (0, 0), (0, 0), (0, 0)]
+    assert [row.lag for row in rows] == [30, 0, 0, 0]
+    assert rows[0].behind is not None
+    assert timedelta(minutes=2) <= rows[0].behind < timedelta(minutes=3)
+    assert [row.behind for row in rows[1:]] == [timedelta(0)] * 3
 
 
 def test_a_group_is_as_far_behind_as_its_partitions_and_unknown_where_one_is(
@@ -203,7 +211,7 @@ def test_a_group_is_as_far_behind_as_its_partitions_and_unknown_where_one_is(
     driver.up()
     driver.process()
     cluster.ends = {0: 110, 1: 60, 2: 10, 3: 10}
-    to_come = driver.clock() + timedelta(hours=1)
+    to_come = driver.store.read(driver.name)[1] + timedelta(hours=1)
     cluster.firsts = {n: TimeAnswer(offset=Offset(10), found=to_come) for n in range(4)}
     (group,) = region.measure_lag().groups
     assert (group.records, group.largest, group.behind) == (150, 100, timedelta(0))
@@ -218,14 +226,14 @@ def test_a_measurement_is_judged_with_the_kept_samples_and_keeps_none(
 ) -> None:
     driver.up()
     driver.process()
-    for number in range(10):
+    for number in range(9):
         cluster.ends = dict.fromkeys(range(4), 100 + 50 * number)
-        take(driver.store, driver.name, cluster.clusters, [GroupId("g")])
-        driver.wait(60)
+        keep_lag(driver, cluster, minutes=9 - number)
         driver.process(width=5)
+    cluster.ends = dict.fromkeys(range(4), 1_000)
     found = region.measure_lag()
     assert found.finding.verdict is LagVerdict.WARN
-    assert len(driver.store.lag_since(driver.name, NEVER)) == 10
+    assert len(driver.store.lag_since(driver.name, NEVER)) == 9
     assert {row.to_json()["verdict"] for row in found.partitions} == {"warn"}
     (summary,) = regions(driver.store)
     assert (summary.lag_finding.verdict, summary.lag) == (LagVerdict.WARN, sum(p.lag or 0 for p in _newest(driver)))

@@ -23,8 +23,8 @@ def test_lag_is_a_row_for_each_partition(kcr: Kcr, driver: Driver, cluster: Fake
     rows = kcr.json("lag", "flights")
     assert [row["lag"] for row in rows] == [990] * 4
     assert kcr("lag", "flights", "-o", "csv").stdout.splitlines()[:2] == [
-        "group,topic,partition,position,committed,log_start,log_end,lag,member_id,trouble",
-        "g,t,0,10,,0,1000,990,g[0],",
+        "group,topic,partition,position,committed,log_start,log_end,lag,lag_seconds,verdict,why,member_id,trouble",
+        "g,t,0,10,,0,1000,990,,ok,,g[0],",
     ]
 
 
