@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr import store
 from airflow_kcr.protocol.region import archive as past
 from airflow_kcr.store import schema_upgrade
-from airflow_kcr.store.postgres import archive, history, leases, ledger, region_reads, transactions
+from airflow_kcr.store.postgres import archive, history, lag, leases, ledger, region_reads, transactions
 from airflow_kcr.store.postgres.statements import Statement
 
 ROOM = Path(store.__file__).parent
@@ -18,6 +18,7 @@ ROOM = Path(store.__file__).parent
 SUBJECTS = {
     "archive": archive.SQL,
     "events": history.SQL,
+    "lag": lag.SQL,
     "leases": leases.SQL,
     "ledger": ledger.SQL,
     "region": region_reads.SQL,
