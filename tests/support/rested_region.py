@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +18,7 @@ from psycopg import sql
 
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.jars import resolve
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.spec import parse
 from tests.support.jar_sets import POSTGRES_DRIVER
@@ -123,6 +124,11 @@ class RestedRegion:
 def all_of(*words: str, suffix: str = "") -> Counter[str]:
     """Every record of these words once."""
     return Counter(f"{word} {p}-{n}{suffix}" for word in words for p in range(PARTITIONS) for n in range(10))
+
+
+def until(reached: Callable[[], bool], what: str) -> None:
+    """Wait for something that a command brings about."""
+    assert happened(reached, within=WITHIN, pause=0.2), f"not in time: {what}"
 
 
 @contextmanager

@@ -287,3 +287,90 @@ def test_a_backfill_and_a_clear_of_partitions_recompute_them(
     with airflow.region(name) as region:
         assert [one.checkpoint.revision for one in region.checkpoints.list()] == [1, 1, 1]
         assert region.verify().violations == ()
+
+
+APPLICATIONS = """\
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow_kcr.dags import Application, region_dags
+from airflow_kcr.spec import parse
+
+spec = parse('''
+region: NAME
+kafka: {bootstrap.servers: 'BOOTSTRAP'}
+groups:
+  - {group_id: NAME, topics: [TOPIC], members: 2, delivery: exactly_once, pipeline: 'PIPELINE:process',
+     sinks: {out: {kind: postgres, url: 'TABLE_URL', table: NAME}}}
+checkpoint: {cron: '0 * * * *'}
+''')
+interval, reset = region_dags(
+    spec,
+    mode="interval",
+    start_date=datetime.fromisoformat("SINCE"),
+    applications=[Application("NAME", (0,)), Application("NAME", (1,))],
+    consume={"jars": "JARS"},
+    default_args={"retries": 2, "retry_delay": 1},
+    # The test may last into the next hour.
+    dag_args_of={"interval": {"end_date": datetime.fromisoformat("NOW")}},
+)
+"""
+
+KILLED = """\
+import os
+import signal
+from pathlib import Path
+
+KILL = Path(__file__).with_suffix(".kill")
+
+
+def process(rows, context):
+    context.sinks["out"].write(rows.selectExpr("topic", "partition", "offset", "'old' AS word"))
+    if KILL.exists():
+        KILL.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.long
+def test_applications_of_a_run_of_which_one_is_killed_make_one_checkpoint(
+    airflow: LiveAirflow, connector_jars: tuple[Path, ...]
+) -> None:
+    kafka, editor = airflow.kafka, airflow.editor
+    name, topic = kafka.group_id("apart").replace("-", "_"), kafka.topic(2)
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    since = now - 2 * HOUR
+    # Ten records of each partition in the first hour; none in the second.
+    kafka.produce(topic, [Record(value=b"x", partition=n % 2, timestamp=since + HOUR / 2) for n in range(20)])
+    text = APPLICATIONS.replace("NAME", name).replace("TOPIC", topic).replace("BOOTSTRAP", kafka.bootstrap_servers)
+    text = text.replace("SINCE", since.isoformat()).replace("NOW", (now - HOUR).isoformat())
+    text = text.replace("JARS", ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
+    pipeline = airflow.dags / f"{name}_pipeline.py"
+    text = text.replace("TABLE_URL", airflow.store_url).replace("PIPELINE", str(pipeline))
+    pipeline.write_text(KILLED, encoding="utf-8")
+    pipeline.with_suffix(".kill").touch()
+    airflow.add_dags(name, text, dag := f"{name}_interval")
+
+    def ended() -> bool:
+        states = [run.state for run in editor.runs(dag)]
+        return len(states) == 2 and set(states) <= {"success", "failed"}
+
+    assert happened(ended, within=WITHIN, pause=1), editor.runs(dag)
+    first, second = sorted(editor.runs(dag), key=lambda run: str(run.interval_end))
+    assert (first.state, second.state) == ("success", "success"), editor.log(dag, first.run_id, "run")[-3000:]
+    hosting = [task for task in editor.tasks(dag, first.run_id) if task.task_id in {"run", "members"}]
+    assert sorted(task.try_number for task in hosting) == [1, 2]
+    with airflow.region(name) as region:
+        # The member's death has aborted a first try.
+        rows = [one.checkpoint for one in region.checkpoints.list() if one.checkpoint.is_current]
+        assert [row.boundary for row in rows] == [since + HOUR, now]
+        # The members of both applications; the interval without a record has started none.
+        assert [len(row.participants) for row in rows] == [2, 0]
+        assert region.verify().violations == ()
+        assert str(region.show().state) == RegionState.STOPPED
+    with psycopg.connect(libpq(airflow.store_url)) as connection:
+        query = f"SELECT kcr_partition, kcr_offset FROM {name} WHERE kcr_sequence <= {rows[0].sequence}".encode()
+        assert sorted(connection.execute(query).fetchall()) == [(p, n) for p in range(2) for n in range(10)]
+    events = editor.request("GET", "assets/events", source_dag_id=dag)["asset_events"]
+    assert sorted(event["source_run_id"] for event in events) == sorted([first.run_id, second.run_id])

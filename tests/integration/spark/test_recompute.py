@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +25,7 @@ from airflow_kcr.spec import parse
 from tests.support.interval_pipeline import GATE, KILL, SUFFIX, at
 from tests.support.kafka import Kafka
 from tests.support.members import TOP
-from tests.support.rested_region import NO_SPARK, WITHIN, RestedRegion, all_of, rested_region
+from tests.support.rested_region import NO_SPARK, WITHIN, RestedRegion, all_of, rested_region, until
 from tests.support.sink_tables import libpq
 from tests.support.table_files import NAME, warehouse
 
@@ -64,13 +62,6 @@ def left(runs: RestedRegion) -> list[str]:
 def revision(runs: RestedRegion, sequence: int) -> int:
     with Region(runs.name, runs.store) as region:
         return region.checkpoints.show(sequence).checkpoint.revision
-
-
-def until(reached: Callable[[], bool], what: str) -> None:
-    deadline, never = time.monotonic() + WITHIN, threading.Event()
-    while not reached():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        never.wait(0.2)
 
 
 def test_its_output_is_replaced_and_nothing_else(runs: RestedRegion) -> None:

@@ -11,9 +11,12 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.spec import parse
-from tests.support.interval_pipeline import KILL
+from tests.conftest import StartKafka
+from tests.support.breaking_proxy import breaking_proxy
+from tests.support.faults import group_size
+from tests.support.interval_pipeline import GATE, KILL, at
 from tests.support.kafka import Kafka
-from tests.support.rested_region import NO_SPARK, RestedRegion, all_of, rested_region
+from tests.support.rested_region import NO_SPARK, WITHIN, RestedRegion, all_of, rested_region, until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.postgres]
 
@@ -91,29 +94,63 @@ def test_a_late_run_that_was_killed_and_then_cleared_twice_leaves_the_table_of_a
 
 
 @pytest.mark.long
-def test_two_applications_of_one_run_of_which_one_is_killed_end_it_together(runs: RestedRegion, tmp_path: Path) -> None:
+def test_applications_of_one_run_of_which_one_is_killed_end_it_together(runs: RestedRegion, tmp_path: Path) -> None:
     kill = tmp_path / "kill"
     kill.touch()
-    runs.environ = {KILL: str(kill)}
     runs.fill("first", datetime.now(UTC) - timedelta(hours=2))
-    rows = ("--request-id", "one", "--group", runs.group, "--index", "0,1")
+    # The members of one group are in two of them.
+    first, second = (("--request-id", "one", "--group", runs.group, "--index", index) for index in "01")
     count = ("--request-id", "one", "--group", f"{runs.name}-count")
-    with ThreadPoolExecutor() as beside:
-        other = beside.submit(runs.run, *count)
-        status, _, said = runs.kcr("run", runs.name, *rows, *runs.spark)
-        assert status < 0, said
-        assert not other.done()  # it waits for the members that were lost
-        answer = runs.run(*rows, "--takeover")
-        assert other.result() == answer
+    runs.environ = {KILL: str(kill)}
+    with runs.begun("run", runs.name, *first, *runs.spark) as killed, ThreadPoolExecutor() as beside:
+        runs.environ = {}
+        others = [beside.submit(runs.run, *one) for one in (second, count)]
+        _, said = killed.communicate(timeout=WITHIN)
+        assert killed.returncode < 0, said
+        assert not any(one.done() for one in others)  # they wait for the member that was lost
+        answer = runs.run(*first, "--takeover")
+        assert [one.result() for one in others] == [answer, answer]
     assert (answer["state"], answer["checkpoint"]) == ("answered", "published")
     assert runs.rows() == all_of("first")
     assert runs.at_rest()
     # One that comes when it is over finds the checkpoint, and with nothing to read none starts Spark.
     assert runs.run(*count, spark=NO_SPARK) == answer
-    idle = [runs.run("--request-id", "two", *part[2:], spark=NO_SPARK) for part in (count, rows)]
-    assert idle[0] == idle[1]
-    assert idle[0]["sequence"] == int(str(answer["sequence"])) + 1
+    idle = [runs.run("--request-id", "two", *part[2:], spark=NO_SPARK) for part in (count, second, first)]
+    assert [one["sequence"] for one in idle] == [int(str(answer["sequence"])) + 1] * 3
     assert runs.at_rest()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("away", ["store", "broker"])
+def test_a_run_goes_on_when_what_was_away_is_back(
+    away: str, kafka_set: StartKafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    kafka, gate = kafka_set(), tmp_path / "gate"
+    gate.touch()
+    with (
+        breaking_proxy(database_url) as (wire, through),
+        rested_region(kafka, database_url, tmp_path / "target", connector_jars) as runs,
+    ):
+        runs.fill("first", datetime.now(UTC) - timedelta(hours=2))
+        runs.environ = {GATE: str(gate), "KCR_STORE_URL": through.render_as_string(hide_password=False)}
+        with runs.begun("run", runs.name, *runs.spark) as process:
+            try:
+                until(at(gate).exists, "a batch that waits")
+                if away == "store":
+                    wire.sever()
+                    until(lambda: group_size(kafka, runs.group) == 0, "its members have left the group")
+                    wire.mend()
+                    gate.unlink()
+                else:
+                    kafka.broker(1).kill()
+                    gate.unlink()
+                    kafka.broker(1).start()
+                _, said = process.communicate(timeout=WITHIN)
+            finally:
+                process.kill()
+        assert process.returncode == 0, said
+        assert runs.rows() == all_of("first")
+        assert runs.at_rest()
 
 
 def test_what_can_not_run_is_refused_and_changes_nothing(runs: RestedRegion) -> None:
