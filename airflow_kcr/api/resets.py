@@ -20,7 +20,8 @@ from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, GroupNotEmpty, InvalidTarget
 from airflow_kcr.goals import ResetFinished
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.region import plans
+from airflow_kcr.protocol.offsets import SeekEntry
+from airflow_kcr.protocol.region import first_starts, plans
 from airflow_kcr.protocol.region.archive import ATTEMPTS
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer
 from airflow_kcr.protocol.region.plans import Plan
@@ -34,6 +35,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetRequest,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.rules import COMMITTED
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Target
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, RequestId, few
@@ -84,7 +86,7 @@ class RegionResets(Handle):
         Raises:
             InvalidTarget, InvalidOffsetsFile, ConfigurationError: one of them can't be read.
         """
-        region, scope = self.read(), parse_scope(groups, topics)
+        region, scope = self.met(), parse_scope(groups, topics)
         if option == FromFile.option and value is not None:
             target: Target = reset_plans.from_file(region, value, scope)
         else:
@@ -104,6 +106,7 @@ class RegionResets(Handle):
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
         region, now = self.store.read(self.name)
+        region, _ = _met(region, now, self.clusters)
         name = RequestId(request_id or f"{self.name}/{uuid.uuid4().hex[:12]}")
         found, _ = _planned(region, now, name, request, self.clusters)
         named = plans.target_checkpoint(region, request)
@@ -116,7 +119,7 @@ class RegionResets(Handle):
         Raises:
             StalePlan: the region is another one, or has another epoch, or other partitions, than when it was made.
         """
-        plans.require_fresh(self.read(), plan)
+        plans.require_fresh(self.met(), plan)
 
     def apply(
         self,
@@ -232,11 +235,48 @@ class RegionResets(Handle):
             following = region.archive.resets_from(CheckpointNumber(view.attempts[-1].sequence + 1), ATTEMPTS)
         return reset_views.counted(self.store, self.name, (view,), following)[0]
 
+    def met(self) -> StoredRegion:
+        """Return the region as a plan sees it: one that has never run, with the partitions that Kafka has.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        return _met(*self.store.read(self.name), self.clusters)[0]
+
+
+def _met(
+    region: StoredRegion, now: datetime, clusters: Clusters
+) -> tuple[StoredRegion, Mapping[GroupPartition, LogBounds]]:
+    """Return a region that has never run with the partitions that Kafka has, and their logs; nothing is stored.
+
+    Each begins where the spec's `start` says, until a reset says otherwise.
+
+    Raises:
+        BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+    """
+    if not first_starts.is_open(region):
+        return region, {}
+    spec = stored_spec(region.spec.text)
+    logs: dict[GroupPartition, LogBounds] = {}
+    places: dict[GroupPartition, SeekEntry] = {}
+    for group, rules in sorted(region.rules.groups.items()):
+        with clusters(spec, group) as cluster:
+            partitions = rules.partitions(cluster.logs.topics(rules.topics))
+            # What was committed was in the log before, and the log only grows.
+            held = cluster.committed(group, partitions) if rules.start == COMMITTED else {}
+            bounds, answers = bounds_and_times(cluster.logs, partitions, rules.start.time_needed(now))
+        committed = {p: row.offset for p, row in held.items()}
+        view = LogView(bounds=bounds, answers=answers, committed=committed, read_at=now)
+        places |= {p: rules.start.entry(p, view) for p in bounds}
+        logs |= bounds
+    return first_starts.met(region, now, logs, places), logs
+
 
 def _resolved(
-    region: StoredRegion, now: datetime, approved: Plan, requester: Requester, clusters: Clusters
+    stored: StoredRegion, now: datetime, approved: Plan, requester: Requester, clusters: Clusters
 ) -> ApplyReset:
     """Return what asks the store for a plan's reset, resolved as the region and the logs are now."""
+    region, met = _met(stored, now, clusters)
     plans.require_fresh(region, approved)
     request = approved.request
     found, log = _planned(region, now, approved.plan, request, clusters)
@@ -256,7 +296,7 @@ def _resolved(
         requested_at=now,
         order=0,
     )
-    return ApplyReset(reset=reset, epoch=approved.epoch, resolved=found.seek, logs=log.bounds)
+    return ApplyReset(reset=reset, epoch=approved.epoch, resolved=found.seek, logs={**met, **log.bounds})
 
 
 def _planned(

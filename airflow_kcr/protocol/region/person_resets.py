@@ -16,7 +16,7 @@ from typing import Final
 from airflow_kcr import errors
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region import coverage, events, plans, requests, resets, rows, specs, timelines
+from airflow_kcr.protocol.region import coverage, events, first_starts, plans, requests, resets, rows, specs, timelines
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
 from airflow_kcr.protocol.region.state import Forgotten, Region, put
@@ -80,6 +80,8 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
     plans.require_epoch(region, command.epoch)
     if command.approved_digest:
         reset = _approved(region, reset, command.approved_digest)
+    if command.resolved is not None:
+        region = first_starts.met(region, now, command.logs, command.resolved)
     plans.require_usable(region, now, reset)
     if region.state in {rows.RegionState.HALTED, rows.RegionState.STARTING} and not reset.forced:
         raise errors.RegionInState(

@@ -22,7 +22,7 @@ from airflow_kcr.protocol import documents, values
 from airflow_kcr.protocol.documents import FullDocument
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, write_offsets
-from airflow_kcr.protocol.region import resets, rows, timelines
+from airflow_kcr.protocol.region import first_starts, resets, rows, timelines
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanLine, ignored, resolve
@@ -476,7 +476,7 @@ def plan(region: Region, now: datetime, request_id: values.RequestId, request: r
     is_undrained = request.forced or region.state is rows.RegionState.STOPPED
     situation = Situation(
         partitions=partitions,
-        current=resets.last_done(region) if is_undrained else resets.positions(region),
+        current=first_starts.reached(region) if is_undrained else resets.positions(region),
         initial=region.initial_offsets(),
         log=log,
         checkpoint=offsets,

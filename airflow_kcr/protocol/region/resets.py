@@ -332,8 +332,10 @@ def done_stopped(region: Region, now: datetime) -> Region:
     """Return a region that was stopped before its reset began, stopped again with another restore point.
 
     A new epoch and timeline, so no zombie can win. The next start resumes there; Kafka's committed offsets of the empty
-    groups are altered by the caller, after this.
+    groups are altered by the caller, after this. Every partition has a place: one that is found later begins at its
+    start.
     """
+    region = replace(region, initialised=True)
     reset = region.resets[region.epoch]
     why = f"reset {reset.sequence} moved the restore point of a stopped region"
     return _marked_done(region.moved_to(now, rows.RegionState.STOPPED, why), now, reset)

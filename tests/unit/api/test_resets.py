@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -17,16 +17,18 @@ from airflow_kcr.api import Plan, Region, ResetRequest, ResetView
 from airflow_kcr.api.checkpoints import reach
 from airflow_kcr.cli.reset import planned
 from airflow_kcr.operators.reset_form import markdown
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap, SeekSource
 from airflow_kcr.protocol.region.commands import Reconcile
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import (
     ByDuration,
+    ShiftBy,
     Target,
     ToCheckpoint,
     ToCurrent,
     ToEarliest,
+    ToInitial,
     ToLatest,
     ToOffset,
 )
@@ -136,11 +138,60 @@ def test_a_record_to_skip_has_to_be_in_the_log(region: Region, driver: Driver) -
         region.resets.plan(request(ToCurrent(), skip=OffsetMap({driver.partition(9): Offset(1)})))
 
 
-def test_a_region_that_never_ran_has_nothing_to_reset(database_url: str, cluster: FakeCluster) -> None:
+@pytest.fixture
+def fresh(database_url: str) -> Iterator[Driver]:
+    """A region that has never run."""
     with live_region(database_url, SPEC.replace("flights", "other", 1)) as driver:
+        yield driver
+
+
+def test_a_region_that_has_never_run_is_reset_to_where_it_shall_begin(fresh: Driver, cluster: FakeCluster) -> None:
+    region = Region(fresh.name, fresh.store, clusters=cluster.clusters)
+    plan = region.resets.plan(request(ToOffset(offset=Offset(400)), "t:0,1"))
+    assert [(line.current, line.target, line.source) for line in plan.entries] == [
+        *[(None, 400, SeekSource.EXPLICIT)] * 2,
+        *[(None, 0, SeekSource.INITIAL)] * 2,
+    ]
+    assert region.counter() == 1, "a plan changes nothing"
+    assert region.resets.apply(plan, "taken over").state == "done"
+    assert {p.partition: o for p, o in cluster.held.items()} == {0: 400, 1: 400, 2: 0, 3: 0}
+
+    # The first start goes there, what is there later begins at its start, and "everything" means from there on.
+    fresh.up()
+    assert {p.partition: c.position for p, c in fresh.region.claims.items()} == {0: 400, 1: 400, 2: 0, 3: 0}
+    assert targets(region.resets.plan(ResetRequest(target=ToInitial()))) == [400, 400, 0, 0]
+    assert fresh.region.initialised
+    assert not region.verify().violations
+
+
+def test_where_a_region_that_has_never_run_would_begin_is_what_its_spec_says(
+    database_url: str, cluster: FakeCluster
+) -> None:
+    spec = SPEC.replace("members: 2", "members: 2, start: committed")
+    with live_region(database_url, spec) as driver:
+        cluster.held = {driver.partition(1): 70}
         region = Region(driver.name, driver.store, clusters=cluster.clusters)
-        with pytest.raises(errors.InvalidTarget, match="no partitions yet"):
-            region.resets.plan(ResetRequest(target=ToEarliest()))
+        assert targets(region.resets.plan(ResetRequest(target=ToCurrent()))) == [0, 70, 0, 0]
+        assert targets(region.resets.plan(ResetRequest(target=ShiftBy(by=-20)))) == [0, 50, 0, 0]
+
+
+def test_a_plan_of_a_region_that_has_never_run_is_stale_once_it_has_another_partition(
+    fresh: Driver, cluster: FakeCluster
+) -> None:
+    region = Region(fresh.name, fresh.store, clusters=cluster.clusters)
+    plan = region.resets.plan(ResetRequest(target=ToEarliest()))
+    region.resets.require_fresh(plan)
+    cluster.counts = {TopicName("t"): 5}
+    for refused in (region.resets.require_fresh, partial(region.resets.apply, reason="taken over")):
+        with pytest.raises(errors.StalePlan, match=r"of 4 partition\(s\), region other has 5 now"):
+            refused(plan)
+    assert region.counter() == 1
+
+
+def test_a_region_without_a_topic_has_nothing_to_reset(fresh: Driver, cluster: FakeCluster) -> None:
+    cluster.counts = {}
+    with pytest.raises(errors.InvalidTarget, match="no partitions yet"):
+        Region(fresh.name, fresh.store, clusters=cluster.clusters).resets.plan(ResetRequest(target=ToEarliest()))
 
 
 # -- documents -----------------------------------------------------------------------------------------------------
