@@ -6,6 +6,7 @@ docs/reference/cli.md shows.
 
 from __future__ import annotations
 
+from airflow_kcr.api.adoption import AdoptedPartition, Adoption, ConsumerOffsets
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
 from airflow_kcr.api.lag import GroupLag, LagAt, RegionLag
 from airflow_kcr.api.ledger import RecordView, Repetition
@@ -23,6 +24,8 @@ from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import ResetRequest
 
 __all__ = [
+    "AdoptedPartition",
+    "Adoption",
     "Applied",
     "Change",
     "CheckpointRequestView",
@@ -32,6 +35,7 @@ __all__ = [
     "Clusters",
     "Compare",
     "Comparison",
+    "ConsumerOffsets",
     "Goal",
     "GroupLag",
     "Into",

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from airflow_kcr import goals, verbs
-from airflow_kcr.api import ledger, recomputations, runs, specs, waiting
+from airflow_kcr.api import adoption, ledger, recomputations, runs, specs, waiting
 from airflow_kcr.api.checkpoints import CheckpointRequestView, RegionCheckpoints
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.lag import ALL, LagAt, RegionLag, measure
@@ -397,6 +397,34 @@ class Region:
             with self._clusters(spec, group) as cluster:
                 found |= preview(rules, cluster.logs.topics(), owned, members=members, assignor=assignor)
         return found
+
+    def group_offsets(self, group: str) -> adoption.ConsumerOffsets:
+        """Return up to where another consumer group has committed, in the cluster of the region's groups.
+
+        Raises:
+            GroupNotEmpty: it has members; the message names them.
+            InvalidTarget: it has committed nothing.
+            ConfigurationError: the region's groups are on several clusters, and it is none of them.
+            BrokerUnavailable, CredentialsRefused: the cluster does not answer, or refuses.
+        """
+        return adoption.group_offsets(self._handle, group)
+
+    def adopt(self, standing: adoption.ConsumerOffsets, *, into: Sequence[str] = ()) -> adoption.Adoption:
+        """Return the plan by which the region goes on where another consumer stands; changes nothing.
+
+        `resets.apply` applies its plan. In a region that has never run, its offsets are the initial ones.
+
+        Args:
+            standing: of `group_offsets`, or of `spark.query_checkpoint.query_offsets`.
+            into: which of the region's groups; none: all that read its topics.
+
+        Raises:
+            ConfigurationError: the region has no such group.
+            InvalidTarget: the region reads none of the topics, or Kafka has no log of one of the partitions.
+            CheckpointNotUsable: the consumer stands beyond the end of a log, which is another log then.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        return adoption.adopt(self._handle, self.resets, standing, into)
 
     # -- history -------------------------------------------------------------------------------------------------
 

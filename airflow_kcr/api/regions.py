@@ -43,9 +43,13 @@ class Cluster(Protocol):
         ...
 
     def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition]
+        self, group: GroupId, partitions: Collection[GroupPartition] | None
     ) -> Mapping[GroupPartition, CommittedOffset]:
         """Return what Kafka holds for a group; a partition without a committed offset is absent.
+
+        Args:
+            group: any group of the cluster.
+            partitions: which ones; None: all that have one.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.

@@ -8,6 +8,7 @@ import typer
 
 from airflow_kcr import __version__
 from airflow_kcr.cli import (
+    adopt,
     checkpoint,
     demo,
     dev,
@@ -39,6 +40,7 @@ app.add_typer(reset.app)
 app.add_typer(history.ledger_app)
 app.command()(demo.demo)
 app.command()(store.doctor)
+app.command()(adopt.adopt)
 app.command()(run.run)
 app.command()(recompute.recompute)
 app.command()(lag.lag)

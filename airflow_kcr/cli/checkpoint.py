@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -10,7 +11,9 @@ import typer
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of
 from airflow_kcr.cli.options import Before, Checkpoint, Conf, Last, Name, Output, Url, settings_of
-from airflow_kcr.cli.results import Result, listed, note, show
+from airflow_kcr.cli.results import OutputFormat, Result, listed, note, show
+from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.protocol.offsets import OffsetMap, starting_offsets, write_offsets
 
 if TYPE_CHECKING:
     from airflow_kcr.api import CheckpointView
@@ -86,15 +89,77 @@ def list_(name: Name, store: Url, last: Last = 50, before: Before = None, output
         note(f"older ones: kcr checkpoint list {name} --before {found[0].checkpoint.sequence}")
 
 
+class ShownAs(StrEnum):
+    """How a checkpoint is written to standard output."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    """The reset CSV of kafka-consumer-groups."""
+
+    SPARK = "spark"
+    """`startingOffsets` of Structured Streaming."""
+
+
 @app.command("show")
 @reported
-def show_(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
+def show_(
+    name: Name,
+    sequence: Checkpoint,
+    store: Url,
+    group: Annotated[
+        str | None, typer.Option(help="Only this group's offsets.", metavar="GROUP", show_default=False)
+    ] = None,
+    output: Annotated[
+        ShownAs | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The output format: csv for kafka-consumer-groups, spark for startingOffsets. Default: a table on a "
+            "terminal, JSON anywhere else.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Show a checkpoint: the offset of each partition, and the offset that Kafka returned after the commit.
 
+    -o csv prints its offsets for `kafka-consumer-groups --reset-offsets --from-file`, and -o spark one group's for a
+    Structured Streaming query.
+
     Example: kcr checkpoint show flights 12
+
+    Example: kcr checkpoint show flights 12 --group flights-etl -o spark
     """
     with region_of(name, store) as region:
-        show(_shown(region.checkpoints.show(sequence)), output)
+        view = region.checkpoints.show(sequence)
+    if group is not None:
+        own = [p for p in view.offsets if p.group == group]
+        view = replace(view, offsets=view.offsets.restrict(own), read_backs=view.read_backs.restrict(own))
+    match output:
+        case ShownAs.CSV:
+            typer.echo(write_offsets(_usable(view)), nl=False)
+        case ShownAs.SPARK:
+            typer.echo(starting_offsets(_of_one_group(view)))
+        case _:
+            show(_shown(view), None if output is None else OutputFormat(output))
+
+
+def _usable(view: CheckpointView) -> OffsetMap:
+    """Return the offsets of a checkpoint, for another consumer to go on there."""
+    row = view.checkpoint
+    if not row.is_complete or not view.offsets:
+        why = f"is {row.state}" if not row.is_complete else "has no offsets of that group"
+        raise CheckpointNotUsable(f"checkpoint {row.sequence} {why}; another consumer can't go on there")
+    return view.offsets
+
+
+def _of_one_group(view: CheckpointView) -> OffsetMap:
+    offsets = _usable(view)
+    groups = sorted({p.group for p in offsets})
+    if len(groups) > 1:
+        why = f"a query goes on where one group stands; name it: {', '.join(groups)}"
+        raise typer.BadParameter(why, param_hint="--group")
+    return offsets
 
 
 @app.command()

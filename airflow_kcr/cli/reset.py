@@ -137,13 +137,18 @@ def plan(  # noqa: PLR0913 - one parameter for each option
         )
         found = region.resets.plan(replace(request, forward=forward, allow_partial=allow_partial))
     if save is not None:
-        _write(save, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+        write_plan(save, found)
     _show_plan(found, save, output)
 
 
-def _write(file: Path, text: str) -> None:
+def write_plan(file: Path, plan: Plan) -> None:
+    """Save a plan for `apply`.
+
+    Raises:
+        ConfigurationError: the file can't be written.
+    """
     try:
-        file.write_text(text, encoding="utf-8")
+        file.write_text(json.dumps(plan.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{file} can't be written: {error}") from None
 

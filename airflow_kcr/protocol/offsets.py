@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
@@ -302,6 +303,14 @@ def write_offsets(offsets: Mapping[GroupPartition, Offset], *, with_group: bool 
         row = (partition.topic, partition.partition, offset)
         writer.writerow((partition.group, *row) if named else row)
     return text.getvalue()
+
+
+def starting_offsets(offsets: Mapping[GroupPartition, Offset]) -> str:
+    """Return the offsets of one group as `startingOffsets` of Structured Streaming's Kafka source, which is JSON."""
+    found: dict[str, dict[str, int]] = {}
+    for (_, topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(found)
 
 
 def read_offsets(

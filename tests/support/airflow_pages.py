@@ -36,6 +36,7 @@ WITHOUT_OPERATOR: Mapping[str, str] = {
     "region show": _READS,
     "region delete": _PERSON,
     "region output": _PERSON,
+    "adopt": _PERSON,
     "group assignment": _PERSON,
     "group describe": _PERSON,
     "lag": _READS,

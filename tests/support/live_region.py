@@ -112,7 +112,8 @@ class FakeCluster:
         return self.counts
 
     def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
-        return {p: CommittedOffset(offset=Offset(self.held[p])) for p in self._partitions(partitions) if p in self.held}
+        wanted = [p for p in self.held if p.group == group] if partitions is None else self._partitions(partitions)
+        return {p: CommittedOffset(offset=Offset(self.held[p])) for p in wanted if p in self.held}
 
     def first_records(self, places: Mapping[GroupPartition, Offset]) -> dict[GroupPartition, TimeAnswer]:
         return {p: self.firsts[p.partition] for p in places if p.partition in self.firsts}

@@ -117,10 +117,10 @@ class FakeCluster:
         raise NotImplementedError
 
     def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition]
+        self, group: GroupId, partitions: Collection[GroupPartition] | None
     ) -> Mapping[GroupPartition, CommittedOffset]:
         self._fail("committed")
-        return {p: CommittedOffset(offset=Offset(0)) for p in partitions}
+        return {p: CommittedOffset(offset=Offset(0)) for p in partitions or ()}
 
     def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         raise AssertionError("validation plans no batch")
@@ -195,10 +195,10 @@ def test_what_was_committed_is_in_the_log_though_it_grows_while_it_is_looked_at(
             return Offset(self.end)
 
         def committed(
-            self, group: GroupId, partitions: Collection[GroupPartition]
+            self, group: GroupId, partitions: Collection[GroupPartition] | None
         ) -> Mapping[GroupPartition, CommittedOffset]:
             end = self._grown()
-            return {p: CommittedOffset(offset=end) for p in partitions}
+            return {p: CommittedOffset(offset=end) for p in partitions or ()}
 
         def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
             end = self._grown()
@@ -410,7 +410,7 @@ class BusyCluster(FakeCluster):
         return found
 
     def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition]
+        self, group: GroupId, partitions: Collection[GroupPartition] | None
     ) -> Mapping[GroupPartition, CommittedOffset]:
         found = {p: CommittedOffset(offset=offset) for p, offset in self.driver.region.restore_point_offsets().items()}
         self.driver.process()
@@ -457,7 +457,7 @@ class Inheriting(FakeCluster):
     """A cluster whose group has offsets that an earlier region of the name has committed."""
 
     def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition]
+        self, group: GroupId, partitions: Collection[GroupPartition] | None
     ) -> Mapping[GroupPartition, CommittedOffset]:
         note = CommitNote(
             region=NAME,
@@ -466,7 +466,7 @@ class Inheriting(FakeCluster):
             sequence=CheckpointNumber(7),
             epoch=Epoch(1),
         )
-        return {p: CommittedOffset(offset=Offset(5), metadata=note.text()) for p in partitions}
+        return {p: CommittedOffset(offset=Offset(5), metadata=note.text()) for p in partitions or ()}
 
 
 def test_members_that_begin_where_an_earlier_region_has_committed_are_told_so_before_they_join() -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 import pytest
@@ -52,12 +50,21 @@ def test_a_long_list_is_shown_page_by_page_and_each_says_how_to_see_the_one_befo
     assert "no checkpoint before 2" in kcr("checkpoint", "list", "flights", "--before", "2", "-o", "table").output
 
 
-def test_the_csv_of_a_checkpoint_is_its_offsets(kcr: Kcr, checkpoint: Driver) -> None:
-    called = kcr("checkpoint", "show", "flights", 2, "-o", "csv")
-    rows = list(csv.reader(io.StringIO(called.stdout)))
-    assert rows[0] == ["group", "topic", "partition", "offset", "committed"]
-    assert rows[1] == ["g", "t", "0", "10", "10"]
-    assert len(rows) == 5
+def test_a_checkpoint_is_written_for_other_consumers(kcr: Kcr, checkpoint: Driver) -> None:
+    assert kcr("checkpoint", "show", "flights", 2, "-o", "csv").stdout == "t,0,10\nt,1,10\nt,2,10\nt,3,10\n"
+    spark = kcr("checkpoint", "show", "flights", 2, "--group", "g", "-o", "spark").stdout
+    assert json.loads(spark) == {"t": {"0": 10, "1": 10, "2": 10, "3": 10}}
+    for output in ("csv", "spark"):
+        why = kcr.refused("checkpoint", "show", "flights", 2, "--group", "h", "-o", output, status=3)
+        assert "checkpoint 2 has no offsets of that group" in why
+
+
+def test_a_checkpoint_that_is_not_complete_is_no_place_for_other_consumers(kcr: Kcr, checkpoint: Driver) -> None:
+    checkpoint.process()
+    checkpoint.request_checkpoint("more")
+    for output in ("csv", "spark"):
+        why = kcr.refused("checkpoint", "show", "flights", 3, "-o", output, status=3)
+        assert "another consumer can't go on there" in why
 
 
 def test_a_checkpoint_is_pinned_and_unpinned(kcr: Kcr, checkpoint: Driver) -> None:

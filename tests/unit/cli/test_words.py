@@ -68,6 +68,8 @@ def test_what_every_command_shows_is_in_words(kcr: Kcr, eventful: Driver) -> Non
     for command in COMMANDS:
         for output in ("table", "csv"):
             said = kcr(*command, "-o", output)
-            assert said.exit_code in {0, 5}, (command, said.stderr)
+            # Another consumer can't go on at a checkpoint that is not complete, and its CSV says so.
+            allowed = {0, 3, 5} if (command[:2], output) == (("checkpoint", "show"), "csv") else {0, 5}
+            assert said.exit_code in allowed, (command, said.stderr)
             found[command, output] = values_in(said.stdout + said.stderr)
     assert {command: lines for command, lines in found.items() if lines} == {}
