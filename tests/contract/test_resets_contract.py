@@ -9,12 +9,14 @@ import pytest
 
 from airflow_kcr.api import Region, ResetView
 from airflow_kcr.errors import UnknownReset
-from airflow_kcr.protocol.region.commands import ReportOutOfRange
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap, SeekSource, from_offsets
+from airflow_kcr.protocol.region.commands import KillRegion, ReportOutOfRange
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
-from airflow_kcr.protocol.targets import ToEarliest, ToOffset
+from airflow_kcr.protocol.targets import FromFile, ToEarliest, ToOffset
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import Epoch, Offset
+from airflow_kcr.protocol.values import Epoch, Offset, TopicId
 from airflow_kcr.store.regions import Replayed, Span
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
@@ -268,3 +270,36 @@ def test_lists_cost_the_same_however_many_resets_and_batches_there_were(
     )
     assert few[0] == many[0] <= 5 * 13, "two read the region, five ask, each after a ping"
     assert {s: (few[1][s], rows) for s, rows in many[1].items() if rows > few[1][s] + 200} == {}
+
+
+def test_a_region_that_has_never_run_takes_in_the_partitions_that_a_reset_names(drive: Drive) -> None:
+    driver = drive()
+    logs = {driver.partition(n): driver.logs[driver.partition(n)] for n in range(3)}
+    strange = {driver.partition(0, topic="u"): LogBounds(start=Offset(0), end=Offset(9), topic_id=TopicId("id-u"))}
+    places = OffsetMap({p: Offset(5 + p.partition) for p in logs})
+    reset = driver.reset(
+        FromFile(entries=places),
+        resolved=from_offsets(places, SeekSource.EXPLICIT),
+        logs=logs | strange,
+    )
+    assert reset.state == "done"
+    assert driver.region.initial_offsets() == places, "what its groups do not read is no partition of it"
+
+    # It starts there; one that the reset did not know begins at its start.
+    driver.up()
+    assert {p.partition: c.position for p, c in driver.region.claims.items()} == {0: 5, 1: 6, 2: 7, 3: 0}
+    assert not Region(driver.name, driver.store).verify().violations
+
+
+def test_a_region_that_has_run_takes_in_no_partition_by_a_reset(drive: Drive) -> None:
+    driver = drive(partitions=2)
+    driver.up()
+    driver.handle(KillRegion())
+    known = driver.region.initial_offsets()
+    places, late = OffsetMap(dict.fromkeys(known, Offset(5))), driver.partition(7)
+    driver.reset(
+        FromFile(entries=places),
+        resolved=from_offsets({**places, late: Offset(5)}, SeekSource.EXPLICIT),
+        logs={late: LogBounds(start=Offset(0), end=Offset(9), topic_id=TopicId("id-1"))},
+    )
+    assert driver.region.initial_offsets() == known

@@ -536,6 +536,7 @@ class Driver:
         allow_partial: bool = False,
         consent_upsert: bool = False,
         resolved: SeekMap | None = None,
+        logs: Mapping[GroupPartition, LogBounds] | None = None,
         epoch: Epoch | None = None,
     ) -> rows.PersonReset:
         """Apply a person's reset; the checkpoint that it drains to is the caller's to complete.
@@ -559,7 +560,12 @@ class Driver:
         )
         return self.store.handle(
             self.name,
-            commands.ApplyReset(reset=wanted, epoch=region.epoch if epoch is None else epoch, resolved=resolved),
+            commands.ApplyReset(
+                reset=wanted,
+                epoch=region.epoch if epoch is None else epoch,
+                resolved=resolved,
+                logs=logs or {},
+            ),
         )
 
     def _fresh(self, what: str) -> str:

@@ -17,6 +17,12 @@ KAFKA_TOOLS: Final = JarSet(
     without=frozenset({"connect-api", "connect-json", "connect-runtime", "connect-transforms"}),
 )
 
+MIRROR_MAKER: Final = JarSet(
+    name="kafka-mirror",
+    coordinates="org.apache.kafka:connect-mirror:4.1.1,org.slf4j:slf4j-simple:1.7.36",
+    variable="KCR_KAFKA_MIRROR_JARS",
+)
+
 POSTGRES_DRIVER: Final = JarSet(
     name="postgres-driver",
     coordinates=session.POSTGRES_DRIVER,

@@ -4,75 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.dataset
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
 
 from airflow_kcr.embedded.processes import happened
+from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.spark.query_checkpoint import LocalCheckpoint, query_offsets
 from tests.conftest import StartKafka
-from tests.support.docs_pages import DOCS
-from tests.support.kafka import KafkaSet
+from tests.support.kafka import Kafka, KafkaSet
 from tests.support.kafka_tool import consumer_groups
 from tests.support.structured_query import HANGS
-from tests.unit.cli.test_page_output import is_printed, shape
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+from tests.support.typed_page import Page
 
 TOP = Path(__file__).parents[3]
 WITHIN = 300.0
 IN_THE_END = "\nquery.processAllAvailable()\nquery.stop()\nspark.stop()\n"
 """After the program of the page, whose query has no end."""
-
-
-class Page:
-    """A page whose files and commands are used in a folder, with addresses of the test's own."""
-
-    def __init__(self, name: str, folder: Path, environ: dict[str, str], addresses: dict[str, str]) -> None:
-        self._text = (DOCS / "how-to" / name).read_text(encoding="utf-8")
-        self._folder, self._environ, self._addresses = folder, environ, addresses
-
-    def _real(self, text: str) -> str:
-        for shown, real in self._addresses.items():
-            text = text.replace(shown, real)
-        return text
-
-    def block(self, language: str) -> str:
-        """Return the one block of a language."""
-        (found,) = re.findall(rf"^```{language}\n(.*?)^```$", self._text, re.MULTILINE | re.DOTALL)
-        return self._real(found)
-
-    def type(self, start: str) -> None:
-        """Type the commands that begin so, in their order; what the page shows after each has to be printed."""
-        blocks = re.findall(r"^```console\n(.*?)^```$", self._text, re.MULTILINE | re.DOTALL)
-        parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
-        wanted = [part for part in parts if part.startswith(start)]
-        assert wanted, start
-        for part in wanted:
-            command, *shown = self._real(part).splitlines()
-            self.run("bash", "-c", command, shown=[line for line in shown if line.strip()])
-
-    def run(self, *command: str, shown: Iterable[str] = ()) -> None:
-        """Run a command in the folder."""
-        ran = subprocess.run(
-            command,
-            cwd=self._folder,
-            env=self._environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=WITHIN,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        printed = {shape(line) for line in (*ran.stdout.splitlines(), *ran.stderr.splitlines())}
-        assert [line for line in shown if not is_printed(line, printed)] == [], ran.stdout + ran.stderr
 
 
 def records(*folders: Path) -> Counter[tuple[int, int]]:
@@ -125,6 +81,8 @@ def committed_by_a_live_consumer(kafka: KafkaSet) -> Consumer:
     return consumer
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", [1, 2])
 def test_each_record_is_counted_from_a_query_to_a_region_and_back(
     version: int,
@@ -186,3 +144,19 @@ def test_each_record_is_counted_from_a_query_to_a_region_and_back(
     consumer_groups(kafka.bootstrap_servers, *reset)
     assert kafka.committed("orders-next") == {("orders", 0): 60, ("orders", 1): 60}
     way_out.type("kcr region delete")
+
+
+def test_a_checkpoint_that_only_spark_reaches_is_read_as_one_on_this_machine(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    topics = [kafka.topic(2), kafka.topic(1)]
+    for topic in topics:
+        kafka.fill(topic, {0: 7})
+    read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+    read = read.option("startingOffsets", "earliest")
+    both = read.option("subscribe", topics[0]).load().union(read.option("subscribe", topics[1]).load())
+    query = both.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    query.start().awaitTermination()
+    found = query_offsets(Folder(spark, f"file://{tmp_path}"))
+    assert replace(found, consumer="") == replace(query_offsets(LocalCheckpoint(str(tmp_path))), consumer="")
+    assert dict(found.offsets) == {(topics[0], 0): 7, (topics[0], 1): 0, (topics[1], 0): 7}

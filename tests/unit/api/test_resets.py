@@ -155,12 +155,12 @@ def test_a_region_that_has_never_run_is_reset_to_where_it_shall_begin(fresh: Dri
     assert region.counter() == 1, "a plan changes nothing"
     assert region.resets.apply(plan, "taken over").state == "done"
     assert {p.partition: o for p, o in cluster.held.items()} == {0: 400, 1: 400, 2: 0, 3: 0}
+    assert fresh.region.initialised, "what is found later begins at its start"
 
-    # The first start goes there, what is there later begins at its start, and "everything" means from there on.
+    # The first start goes there, and "everything" means from there on.
     fresh.up()
     assert {p.partition: c.position for p, c in fresh.region.claims.items()} == {0: 400, 1: 400, 2: 0, 3: 0}
     assert targets(region.resets.plan(ResetRequest(target=ToInitial()))) == [400, 400, 0, 0]
-    assert fresh.region.initialised
     assert not region.verify().violations
 
 

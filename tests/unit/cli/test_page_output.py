@@ -20,6 +20,7 @@ from airflow_kcr.protocol.values import DesiredState, Offset, TopicName
 from tests.support.docs_pages import DOCS
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
+from tests.support.typed_page import is_printed, shape
 from tests.unit.cli.conftest import Kcr, Meanwhile
 
 SPEC = """\
@@ -39,20 +40,6 @@ REQUESTERS = (
 
 TELLS_NOTHING = (["checkpoint", "pin"], ["region", "delete"], ["member", "run"])
 WRONG_USAGE = 2
-
-CHANGING = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)|\b[0-9a-f]{12}\b|\d[\d,]*")
-"""Times, the ids of plans, numbers."""
-
-
-def shape(line: str) -> str:
-    """Return a line without what differs from run to run."""
-    return " ".join(CHANGING.sub("N", line).split())
-
-
-def is_printed(line: str, printed: set[str]) -> bool:
-    """Whether a line of a page was printed; a part of it that is `…` may be anything."""
-    wanted = ".*".join(map(re.escape, shape(line).split("…")))
-    return any(re.fullmatch(wanted, one) for one in printed)
 
 
 @dataclass(frozen=True, slots=True)
