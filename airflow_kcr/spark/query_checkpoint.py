@@ -148,8 +148,8 @@ def _batch(files: CheckpointFiles, number: int) -> dict[str, str]:
 def _began(files: CheckpointFiles, source: str) -> str:
     """Return where a source began; a source that never said so has no offset."""
     text = files.read(f"sources/{source}/0")
-    # A zero byte stands before it, for readers of Spark 2.1.0.
-    return NO_OFFSET if text is None else text.removeprefix("\0").partition("\n")[2].strip() or NO_OFFSET
+    # The first line has the version, which is 1 in every Spark, behind a zero byte for readers of Spark 2.1.0.
+    return NO_OFFSET if text is None else text.partition("\n")[2].strip() or NO_OFFSET
 
 
 def _require_version(files: CheckpointFiles, path: str) -> list[str]:

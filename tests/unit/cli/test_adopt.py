@@ -131,6 +131,20 @@ def test_what_can_not_be_taken_over_is_refused(
     assert why in kcr.refused("adopt", "--group", "legacy", "--region", "flights", status=status)
 
 
+def test_a_group_may_be_on_any_of_several_clusters(kcr: Kcr, database_url: str, cluster: FakeCluster) -> None:
+    group = SPEC.splitlines()[3]
+    other = group.replace("id: g", "id: h").replace(
+        "members: 2", "members: 2, kafka: {bootstrap.servers: 'b.invalid:1'}"
+    )
+    with live_region(database_url, SPEC.replace(group, f"{group}\n{other}")):
+        committed(cluster, 10, 20)
+        why = kcr.refused("adopt", "--group", "legacy", "--region", "flights", status=2)
+        assert "are on several clusters, and legacy may be on any of them" in why
+        committed(cluster, 10, 20, group="h")
+        found = kcr.json("adopt", "--group", "h", "--into", "h")
+        assert [p["offset"] for p in found["partitions"]] == [10, 20, 0, 0]
+
+
 def test_a_query_of_other_topics_is_refused(kcr: Kcr, fresh: Driver, cluster: FakeCluster, query: Path) -> None:
     cluster.counts = {TopicName("v"): 1}
     why = kcr.refused("adopt", "--spark-checkpoint", query, "--region", "flights", status=2)

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
-from tests.support.live_region import FakeCluster
+from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.unit.cli.conftest import Kcr
 
 
@@ -59,9 +59,24 @@ def test_a_checkpoint_is_written_for_other_consumers(kcr: Kcr, checkpoint: Drive
         assert "checkpoint 2 has no offsets of that group" in why
 
 
+def test_a_query_goes_on_where_one_group_stands(kcr: Kcr, database_url: str) -> None:
+    group = SPEC.splitlines()[3]
+    two = f"{group}\n{group.replace('id: g', 'id: h')}"
+    with live_region(database_url, SPEC.replace(group, two), partitions=2) as driver:
+        driver.up()
+        driver.process()
+        driver.checkpoint("n")
+        assert "name it: g, h" in kcr.refused("checkpoint", "show", "flights", 2, "-o", "spark", status=2)
+        one = kcr("checkpoint", "show", "flights", 2, "--group", "h", "-o", "spark")
+        assert json.loads(one.stdout) == {"t": {"0": 10, "1": 10}}
+        csv = kcr("checkpoint", "show", "flights", 2, "-o", "csv").stdout
+        assert csv == "g,t,0,10\ng,t,1,10\nh,t,0,10\nh,t,1,10\n"
+
+
 def test_a_checkpoint_that_is_not_complete_is_no_place_for_other_consumers(kcr: Kcr, checkpoint: Driver) -> None:
     checkpoint.process()
     checkpoint.request_checkpoint("more")
+    checkpoint.contribute(checkpoint.member(0))
     for output in ("csv", "spark"):
         why = kcr.refused("checkpoint", "show", "flights", 3, "-o", output, status=3)
         assert "another consumer can't go on there" in why
