@@ -283,6 +283,8 @@ def hosting(
             prepared = replace(prepared, fetch=fetch)
             stack.callback(stop_session, spark)
             sinks = {g: opened_sinks(parts.sinks, g, spark, store) for g, parts in prepared.parts.items()}
+        for opened in sinks.values():
+            stack.callback(opened.end)
         renewals = Renewals(store, boot_time)
         stack.callback(renewals.end)
         application = application_of(spark)

@@ -42,6 +42,9 @@ class CompleteCheckpoint:
     """A complete checkpoint, as far as one group of the region is concerned."""
 
     id: CheckpointId
+    epoch: Epoch
+    """In which it was made."""
+
     previous: CheckpointId | None
     """The published checkpoint before it on the current timeline; None: it is the first."""
 

@@ -98,6 +98,9 @@ class Sink(ABC):
     def publish(self, sequence: CheckpointNumber) -> None:  # noqa: B027 (as above)
         """Show what belongs to a checkpoint; a sink that shows output with its batch has nothing to do."""
 
+    def end(self) -> None:  # noqa: B027 (as above)
+        """Try nothing again that failed: the process ends."""
+
     @abstractmethod
     def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], object]:
         """Write rows of a batch, each made of one record, and return what is left to do once nothing of it runs.

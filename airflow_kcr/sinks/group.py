@@ -149,6 +149,11 @@ class GroupSinks:
         for sink in (*self.own.values(), *self.of_others):
             sink.publish(sequence)
 
+    def end(self) -> None:
+        """Try nothing again that failed: the application ends."""
+        for sink in (*self.own.values(), *self.of_others):
+            sink.end()
+
     def writers(self, call: BatchCall) -> Mapping[str, SinkWriter]:
         """Return what a batch of the group writes with, by the names of the sinks."""
         return {name: SinkOfBatch(sink, call) for name, sink in self.own.items()}

@@ -86,7 +86,7 @@ def checkpoint_of(
     checkpoint: CheckpointId, *batches: AcceptedBatch, previous: CheckpointId | None = None
 ) -> CompleteCheckpoint:
     """Return a complete checkpoint."""
-    return CompleteCheckpoint(id=checkpoint, previous=previous, boundary=None, batches=batches)
+    return CompleteCheckpoint(id=checkpoint, epoch=values.Epoch(1), previous=previous, boundary=None, batches=batches)
 
 
 def reset_to(epoch: int, timeline: int, undone: Mapping[CheckpointId, int], resume: int) -> Reset:

@@ -214,6 +214,7 @@ def contents(
     oldest = min((one.checkpoint.sequence for one in counted), default=sequence)
     return CheckpointContents(
         id=CheckpointId(checkpoint.timeline, checkpoint.sequence),
+        epoch=checkpoint.epoch,
         digest=checkpoint.digest,
         boundary=checkpoint.boundary,
         previous=before,

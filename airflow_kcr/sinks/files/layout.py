@@ -320,6 +320,9 @@ class Manifest(Document):
     labels: tuple[str, ...] = ()
     """What has written the rows, where the files say so of each; none: the batches."""
 
+    epoch: int = 0
+    """In which the checkpoint was made; the first texts don't say."""
+
     @classmethod
     def of_checkpoint(
         cls,
@@ -348,6 +351,7 @@ class Manifest(Document):
             digest=checkpoint.digest,
             boundary=None if checkpoint.boundary is None else checkpoint.boundary.isoformat(),
             previous=None if checkpoint.previous is None else str(checkpoint.previous),
+            epoch=checkpoint.epoch,
             batches=tuple(batches),
             schemas=schemas,
             files=files,

@@ -266,6 +266,10 @@ class FileSink(Sink):
             f"{self.target}: checkpoint {sequence} is not in the table yet, others write to it all the time"
         )
 
+    def end(self) -> None:
+        """Try nothing again that failed."""
+        self._table.end()
+
     def _publish(self, contents: CheckpointContents, seen: int, marker: Marker) -> bool:
         """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
         if Retired.of(self.folder.read(layout.retired(contents.id))) is not None:

@@ -123,5 +123,8 @@ class Table:
         """
         return frozenset()
 
+    def end(self) -> None:
+        """Try nothing again that failed: the process ends."""
+
 
 NO_TABLE: Final = Table()

@@ -7,6 +7,9 @@ commit that was decided before still counts. Commits of others in between change
 
 from __future__ import annotations
 
+import random
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,9 +34,12 @@ if TYPE_CHECKING:
 NOTE: Final = "kcr.sink"
 """The property of a table that says whose it is."""
 
-ATTEMPTS: Final = 100
-"""Attempts at a commit while others commit to the table."""
+PAUSES: Final = (0.05, 2.0)
+"""The first and the longest pause between two tries of a commit that others came before, in seconds; each next one is
+twice as long."""
 
+TRIED_FOR: Final = 30.0
+"""How long a commit is tried while others commit to the table, in seconds; then whoever asked for it asks again."""
 
 _TAKES: Final = 3
 """Attempts at taking a table in while other members do."""
@@ -85,6 +91,7 @@ class TableChange:
             "kcr.timeline": str(manifest.timeline),
             "kcr.sequence": str(manifest.sequence),
             "kcr.revision": str(manifest.revision),
+            "kcr.epoch": str(manifest.epoch),
             "kcr.digest": manifest.digest,
         }
         shown = None if manifest.revision else manifest.checkpoint
@@ -127,6 +134,14 @@ class OwnedTable(Table, ABC, Generic[N]):
 
     def __init__(self, target: FileTarget, table: object, folder: Folder) -> None:
         self.target, self._shown_as, self.folder = target, str(table), folder
+        self._seen: N | None = None
+        """As the table was read last by `seen`; who commits next need not read it again."""
+
+        self._ending = threading.Event()
+
+    def end(self) -> None:
+        """Try no commit again."""
+        self._ending.set()
 
     # -- what differs by format ----------------------------------------------------------------------------------
 
@@ -242,7 +257,7 @@ class OwnedTable(Table, ABC, Generic[N]):
     def accept(self) -> None:
         """Commit that the table is right as it is, whatever was rolled back in it."""
         newest = next(newest_first(self.folder, timelines_in(self.folder)), None)
-        for _ in range(ATTEMPTS):
+        for _ in self._tries():
             noted = self._own()
             if noted is None:
                 self._take()
@@ -275,7 +290,8 @@ class OwnedTable(Table, ABC, Generic[N]):
 
     def seen(self) -> int:
         """Return which of the sink's commits was the last."""
-        return self._noted().commits
+        self._seen = self._noted()
+        return self._seen.commits
 
     def show(self, manifest: Manifest, seen: int) -> bool:
         """Add the files of a checkpoint.
@@ -295,7 +311,7 @@ class OwnedTable(Table, ABC, Generic[N]):
         """Delete the rows of undone checkpoints; a commit is made in any case."""
         told = {"kcr.undone": ", ".join(f"{one.first}-{one.last}" for one in undone)}
         change = TableChange(out=self._written_by(self._published(undone)), told=told)
-        for _ in range(ATTEMPTS):
+        for _ in self._tries():
             if self._committed(self.seen(), change):
                 return
         raise self._busy()
@@ -311,8 +327,10 @@ class OwnedTable(Table, ABC, Generic[N]):
         Returns:
             False: the sink has committed since, and nothing is changed.
         """
-        for _ in range(ATTEMPTS):
-            noted = self._noted()
+        noted, self._seen = self._seen, None
+        for _ in self._tries():
+            if noted is None or noted.commits != seen:
+                noted = self._noted()
             if change.shown is not None and noted.has_shown(change.shown):
                 return True
             if after is not None and not noted.has_shown(after):
@@ -321,10 +339,21 @@ class OwnedTable(Table, ABC, Generic[N]):
                 return False
             if self._commit(noted, change):
                 return True
+            noted = None
         raise self._busy()
 
+    def _tries(self) -> Iterator[None]:
+        """Yield as often as a commit may be tried, after a pause each time but the first."""
+        until, pause = time.monotonic() + TRIED_FOR, PAUSES[0]
+        yield
+        # Writers that came in each other's way shall not all come back in the same moment.
+        while time.monotonic() < until and not self._ending.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311
+            yield
+            pause = min(2 * pause, PAUSES[1])
+
     def _busy(self) -> SinkError:
-        return SinkError(f"{self._where} could not be committed to, as others do so all the time")
+        why = "this process ends" if self._ending.is_set() else f"others have done so for {TRIED_FOR:.0f} s"
+        return SinkError(f"{self._where} could not be committed to: {why}")
 
     def _published(self, undone: Collection[Undone]) -> list[CheckpointId]:
         """Return the checkpoints that have a manifest of those that were undone."""

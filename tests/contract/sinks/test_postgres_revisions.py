@@ -62,7 +62,7 @@ def first(out: Table) -> CompleteCheckpoint:
         )
         for n, ranges in enumerate(({0: (0, 6), 1: (0, 10)}, {0: (6, 10)}))
     )
-    return CompleteCheckpoint(id=checkpoint, previous=None, boundary=None, batches=batches)
+    return CompleteCheckpoint(id=checkpoint, epoch=Epoch(1), previous=None, boundary=None, batches=batches)
 
 
 def once_more(

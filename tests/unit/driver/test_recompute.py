@@ -50,7 +50,9 @@ def batch(**ranges: tuple[int, int]) -> AcceptedBatch:
 
 def test_what_a_checkpoint_has_is_joined_by_partition() -> None:
     batches = (batch(p1=(0, 5)), batch(p0=(3, 5), p1=(5, 7)), batch(p0=(6, 9)))
-    checkpoint = CompleteCheckpoint(id=batches[0].checkpoint, previous=None, boundary=None, batches=batches)
+    checkpoint = CompleteCheckpoint(
+        id=batches[0].checkpoint, epoch=Epoch(1), previous=None, boundary=None, batches=batches
+    )
     assert ranges_in(GROUP, checkpoint) == {
         PLACE: (r(3, 5), r(6, 9)),
         GroupPartition(GROUP, TOPIC, 1): (r(0, 7),),

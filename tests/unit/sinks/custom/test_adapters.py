@@ -96,6 +96,7 @@ class Ledger(RegionLedger):
 def contents(undone_by: int | None = None) -> CheckpointContents:
     return CheckpointContents(
         id=CheckpointId(Timeline(1), CheckpointNumber(2)),
+        epoch=Epoch(1),
         digest="d",
         boundary=None,
         previous=CheckpointId(Timeline(1), CheckpointNumber(1)),

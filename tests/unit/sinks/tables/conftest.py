@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kcr.sinks.tables import owned as owned_module
 from tests.support.table_files import MADE, Owned, TableFiles, made
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try commits again at once; a test of the pauses has a clock of its own."""
+    monkeypatch.setattr(owned_module, "PAUSES", (0.0, 0.0))
 
 
 @pytest.fixture(params=MADE)

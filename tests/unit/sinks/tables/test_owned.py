@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,16 +22,21 @@ from airflow_kcr.protocol.region.commands import FinishRecomputation, PinCheckpo
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy
 from airflow_kcr.protocol.values import CheckpointNumber, RegionId, RegionName
+from airflow_kcr.sinks.delta.places import DeltaPlace
 from airflow_kcr.sinks.files.cleanup import GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.sink import FileSink
-from airflow_kcr.sinks.tables.owned import folder_of
+from airflow_kcr.sinks.group import GroupSinks
+from airflow_kcr.sinks.iceberg.catalogs import NamedTable
+from airflow_kcr.sinks.tables import owned as owned_module
+from airflow_kcr.sinks.tables.owned import PAUSES, TRIED_FOR, OwnedTable, folder_of
 from tests.support.driver import GROUP, Driver
 from tests.support.sink_files import Killed, LocalFolder
 from tests.support.table_files import (
     Owned,
     ParquetRewriter,
     TableFiles,
+    Warehouse,
     at_commits,
     both,
     complete,
@@ -62,6 +68,7 @@ def test_each_checkpoint_is_a_commit_that_says_what_it_is_and_can_be_read(files:
     told = files.owned.commits()[-1]
     assert told["kcr.region-id"] == files.owner.region_id
     assert (told["kcr.timeline"], told["kcr.sequence"]) == ("1", str(second))
+    assert told["kcr.epoch"] == str(files.driver.region.checkpoints[second].epoch)
     assert told["kcr.digest"] == files.manifests()[second].digest
     where = folder_of(files.owned.location(), files.owner)
     assert files.owned.paths() == {
@@ -183,6 +190,87 @@ def test_commits_of_others_in_between_stay_and_keep_nothing_from_being_published
     reset(files)
     assert files.rows() == Counter()
     assert files.own_rows() == list(range(commits))
+
+
+@dataclass
+class Waiting:
+    """A clock that moves by the pauses that are made, and the event that ends them."""
+
+    ends_after: float = 3600.0
+    now: float = 0.0
+    pauses: list[float] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, pause: float) -> bool:
+        self.pauses.append(pause)
+        self.now += pause
+        return self.is_set()
+
+    def is_set(self) -> bool:
+        return self.now > self.ends_after
+
+
+@pytest.mark.parametrize("ends_after", [3600.0, 5.0])
+def test_a_commit_that_others_come_before_is_tried_again_after_longer_and_longer_pauses_and_not_forever(
+    files: TableFiles, monkeypatch: pytest.MonkeyPatch, ends_after: float
+) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+    waiting, others = Waiting(ends_after), count()
+    monkeypatch.setattr(owned_module, "PAUSES", PAUSES)
+    monkeypatch.setattr(owned_module, "time", waiting)
+    assert isinstance(files.table, OwnedTable)
+    monkeypatch.setattr(files.table, "_ending", waiting)
+
+    def overtaken(commit: Callable[[], Any]) -> Any:  # noqa: ANN401 (as `at_commits`)
+        files.append(next(others))
+        return commit()
+
+    why = "this process ends" if ends_after < TRIED_FOR else f"others have done so for {TRIED_FOR:.0f} s"
+    with at_commits(files, overtaken), pytest.raises(SinkError, match=f"could not be committed to: {why}"):
+        files.sink.publish(sequence)
+    for number, pause in enumerate(waiting.pauses):
+        longest = min(PAUSES[0] * 2**number, PAUSES[1])
+        assert longest / 2 <= pause <= longest
+    assert min(ends_after, TRIED_FOR) < waiting.now <= min(ends_after, TRIED_FOR) + PAUSES[1]
+    assert len(files.own_rows()) == next(others) >= len(waiting.pauses) > 5
+    assert files.rows() == Counter()
+    if ends_after > TRIED_FOR:
+        monkeypatch.setattr(owned_module, "PAUSES", (0.0, 0.0))
+        files.sink.publish(sequence)
+        assert files.rows() == files.records(sequence)
+
+
+def test_a_process_that_ends_tries_no_commit_again(files: TableFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+    monkeypatch.setattr(owned_module, "PAUSES", (3600.0, 3600.0))
+    GroupSinks(own={"out": files.sink}).end()
+
+    def overtaken(commit: Callable[[], Any]) -> Any:  # noqa: ANN401 (as `at_commits`)
+        files.append(1)
+        return commit()
+
+    with at_commits(files, overtaken), pytest.raises(SinkError, match="this process ends"):
+        files.sink.publish(sequence)
+    assert files.own_rows() == [1]
+
+
+def test_a_publication_reads_the_table_once(files: TableFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+    where = NamedTable if isinstance(files.owned, Warehouse) else DeltaPlace
+    load, loads = where.load, list[object]()
+
+    def counted(self: object) -> object:
+        loads.append(self)
+        return load(self)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(where, "load", counted)
+    files.sink.publish(sequence)
+    assert len(loads) == 1
 
 
 @pytest.mark.parametrize("is_published", [False, True])
