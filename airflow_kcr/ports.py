@@ -15,6 +15,7 @@ from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.commands import Command, Heartbeat, Renew
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -344,8 +345,8 @@ class Sinks(Protocol):
         """
         ...
 
-    def publish(self, sequence: CheckpointNumber) -> None:
-        """Show what belongs to a checkpoint; may be repeated.
+    def publish(self, sequence: CheckpointNumber) -> tuple[TableVersion, ...]:
+        """Show what belongs to a checkpoint, and return what tables that people own have of it; may be repeated.
 
         Raises:
             SinkError: a sink could not.

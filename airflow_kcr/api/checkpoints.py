@@ -103,6 +103,7 @@ class CheckpointView(View):
             "offsets",
             lambda c: [{**p._asdict(), "offset": o, "committed": c.read_backs.get(p)} for p, o in c.offsets.items()],
         ),
+        "checkpoint.tables",
     )
 
     region: str

@@ -272,18 +272,24 @@ class RegionRecomputation:
             )
 
     def finish(
-        self, batches: Sequence[Mapping[GroupPartition, Range]], comparisons: Sequence[OutputComparison] = ()
+        self,
+        batches: Sequence[Mapping[GroupPartition, Range]],
+        comparisons: Sequence[OutputComparison] = (),
+        tables: Sequence[rows.TableVersion] = (),
     ) -> RecomputationView:
         """Say that the sinks show what was made, or that it was compared, and return it.
 
         Args:
             batches: what was processed.
             comparisons: with what was there.
+            tables: what tables that people own have of it.
 
         Raises:
             CheckpointNotUsable, RecomputationRefused: as for `renew`; the sinks show it all the same.
         """
-        command = FinishRecomputation(sequence=self.sequence, number=self._number, batches=tuple(batches))
+        command = FinishRecomputation(
+            sequence=self.sequence, number=self._number, batches=tuple(batches), tables=tuple(tables)
+        )
         return replace(self.view(self._handle.store.handle(self._handle.name, command)), comparisons=tuple(comparisons))
 
     def fail(self, why: str) -> None:

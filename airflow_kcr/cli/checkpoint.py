@@ -247,7 +247,8 @@ def _shown(view: CheckpointView) -> Result:
     document = view.to_json()
     asked = f"{requester.dag_id}/{requester.run_id}" if requester.dag_id else requester.who
     why = "; ".join(f"{partition}: {text}" for partition, text in sorted(row.inexact.items()))
-    facts = {name: value for name, value in document.items() if name not in {"offsets", "requested_by", "inexact"}}
+    lists = {"offsets", "requested_by", "inexact", "tables"}
+    facts = {name: value for name, value in document.items() if name not in lists}
     rows = [
         {"group": p.group, "topic": p.topic, "partition": p.partition, "offset": o, "committed": view.read_backs.get(p)}
         for p, o in view.offsets.items()
@@ -260,6 +261,7 @@ def _shown(view: CheckpointView) -> Result:
         | {
             "committed": str(row.committed) if row.is_complete else None,
             "requested_by": asked,
+            "tables": "; ".join(f"{one.table} at {one.tag or one.version}" for one in row.tables),
             "pinned_as": row.pinned_as,
             "inexact": why,
             "aborted": row.abort_reason,

@@ -161,7 +161,7 @@ def recompute(
             try:
                 with ExitStack() as held:
                     its = _Recomputing(store, recomputation, found, begun.number, application, run.reading, held)
-                    done.append(recomputation.finish(its.carried_out(), its.comparisons))
+                    done.append(recomputation.finish(its.carried_out(), its.comparisons, its.tables))
             except BaseException as error:
                 _give_up(recomputation, error)
                 raise
@@ -412,6 +412,7 @@ class _Recomputing:
     """Ends what was started for it."""
 
     comparisons: list[OutputComparison] = field(default_factory=list)
+    tables: list[rows.TableVersion] = field(default_factory=list)
     _running: tuple[SparkEngine, BatchId, float] | None = None
     """The batch that runs, by which engine, and since when."""
 
@@ -463,7 +464,7 @@ class _Recomputing:
         recomputation = self._recomputation
         recomputation.wait_for_resets(deadline)
         try:
-            revision.replace(recomputation.require_wanted)
+            self.tables += revision.replace(recomputation.require_wanted)
         except ResetInProgress:
             return False
         return True

@@ -14,6 +14,7 @@ from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint, UnknownReg
 from airflow_kcr.hooks.assets import SCHEME
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.values import CheckpointNumber, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow.sdk import Context
+    from pydantic import JsonValue
 
     from airflow_kcr.api import Region
 
@@ -44,14 +46,18 @@ class PublishedCheckpoint:
     revision: int = 0
     """How often its output had been replaced; above 0, what came before with this key was made of the older output."""
 
+    tables: tuple[TableVersion, ...] = ()
+    """Its output in tables that people own: each with the version, and the tag if the format has tags, by which readers
+    find the table as it was with the checkpoint."""
+
     @property
     def partition_key(self) -> str:
         """The event's partition key: `TIMELINE.SEQUENCE`, zero-padded, so that keys sort as checkpoints do."""
         return str(CheckpointId(Timeline(self.timeline), CheckpointNumber(self.sequence)))
 
-    def to_json(self) -> dict[str, str | int | None]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Return it as the event's `extra`."""
-        return cast("dict[str, str | int | None]", documents.write(self, PublishedCheckpoint))
+        return cast("dict[str, JsonValue]", documents.write(self, PublishedCheckpoint))
 
     @classmethod
     def from_json(cls, extra: Mapping[str, object]) -> Self:

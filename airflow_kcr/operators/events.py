@@ -121,6 +121,7 @@ def _event(
         boundary=None if row.boundary is None else format_instant(row.boundary),
         digest=row.digest,
         revision=row.revision,
+        tables=row.tables,
     )
     event = context["outlet_events"][asset]
     event.extra = dict(published.to_json())

@@ -355,14 +355,14 @@ class Working:
 
         def task() -> None:
             try:
-                self._sinks.publish(report.sequence)
+                tables = self._sinks.publish(report.sequence)
             except SinkError as error:
                 _AGAIN.warning("%s: checkpoint %s is not published: %s", self._who.member, report.sequence, error)
                 # It is asked for again as soon as this is answered.
                 self._ending.wait(TRY_AGAIN)
                 self._happened(messages.Refused(command=report, error=error))
                 return
-            done(report)
+            done(replace(report, tables=tables))
 
         self._publisher.post(task)
 

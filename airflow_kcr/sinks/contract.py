@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     EventNumber,
@@ -95,8 +96,12 @@ class Sink(ABC):
     def prepare(self, sequence: CheckpointNumber) -> None:  # noqa: B027 (nothing is what most do)
         """Make durable what it holds; of a sink whose batches are durable as they end, nothing."""
 
-    def publish(self, sequence: CheckpointNumber) -> None:  # noqa: B027 (as above)
-        """Show what belongs to a checkpoint; a sink that shows output with its batch has nothing to do."""
+    def publish(self, sequence: CheckpointNumber) -> tuple[TableVersion, ...]:
+        """Show what belongs to a checkpoint, and return what tables that people own have of it.
+
+        A sink that shows output with its batch has nothing to do.
+        """
+        return ()
 
     def end(self) -> None:  # noqa: B027 (as above)
         """Try nothing again that failed: the process ends."""
@@ -152,8 +157,11 @@ class Revision(ABC):
         """
 
     @abstractmethod
-    def replace(self, require_wanted: Callable[[], None]) -> None:
+    def replace(self, require_wanted: Callable[[], None]) -> tuple[TableVersion, ...]:
         """Show what is held back instead of what the checkpoint had, in one step: readers see the one or the other.
+
+        Returns:
+            What tables that people own have of it.
 
         Args:
             require_wanted: raises where a reset has undone the checkpoint, or another process has taken this one's

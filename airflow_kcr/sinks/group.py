@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionId
 from airflow_kcr.sinks.contract import DeclaredSink, Sink, SinkOfBatch
 from airflow_kcr.spark.context import SinkWriter
@@ -140,14 +141,16 @@ class GroupSinks:
         for sink in self.own.values():
             sink.prepare(sequence)
 
-    def publish(self, sequence: CheckpointNumber) -> None:
+    def publish(self, sequence: CheckpointNumber) -> tuple[TableVersion, ...]:
         """Show what belongs to a checkpoint, in the sinks of all groups: one member does so for all.
+
+        Returns:
+            What tables that people own have of it.
 
         Raises:
             SinkError: one could not; the others may have done it, and do nothing when asked again.
         """
-        for sink in (*self.own.values(), *self.of_others):
-            sink.publish(sequence)
+        return tuple(one for sink in (*self.own.values(), *self.of_others) for one in sink.publish(sequence))
 
     def end(self) -> None:
         """Try nothing again that failed: the application ends."""

@@ -488,11 +488,12 @@ class Driver:
                 self.contribute(member)
         return sequence
 
-    def publish(self) -> None:
-        """Publish every complete checkpoint, in order."""
+    def publish(self, tables: tuple[rows.TableVersion, ...] = ()) -> None:
+        """Publish every complete checkpoint, in order; the first member's sinks have them in these tables."""
         for sequence, checkpoint in sorted(self.held.checkpoints.items()):
             if checkpoint.state is rows.CheckpointState.COMPLETE:
-                self.store.handle(self.name, commands.PublishCheckpoint(sequence=sequence))
+                report = commands.ReportPublished(sequence=sequence, member=self.member(0), tables=tables)
+                self.store.handle(self.name, report if tables else commands.PublishCheckpoint(sequence=sequence))
 
     def read_back(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
         """Store what Kafka answered to a member's commit of the restore point; by default, what it was told."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files.layout import Manifest, Undone
 from airflow_kcr.sinks.files.tables import Table
@@ -47,25 +48,25 @@ class RecordTable(Table):
         """Return how many commits there were."""
         return len(self.rows.commits)
 
-    def show(self, manifest: Manifest, seen: int) -> bool:
+    def show(self, manifest: Manifest, seen: int) -> tuple[TableVersion, ...] | None:
         """Add a checkpoint."""
         if manifest.checkpoint in self.rows.checkpoints:
-            return True
+            return ()
         found = Counter(record for file in manifest.files for record in records_in(self.folder, file.path))
         if not self._committed(f"show {manifest.checkpoint}", seen):
-            return False
+            return None
         self.rows.checkpoints[manifest.checkpoint] = found
         self.kill("shown")
-        return True
+        return ()
 
-    def replace(self, manifest: Manifest, seen: int) -> bool:
+    def replace(self, manifest: Manifest, seen: int) -> tuple[TableVersion, ...] | None:
         """Exchange a checkpoint."""
         found = Counter(record for file in manifest.files for record in records_in(self.folder, file.path))
         if not self._committed(f"replace {manifest.checkpoint} by {manifest.revision}", seen):
-            return False
+            return None
         self.rows.checkpoints[manifest.checkpoint] = found
         self.kill("replaced")
-        return True
+        return ()
 
     def hide(self, undone: Collection[Undone]) -> None:
         """Take checkpoints out."""

@@ -19,7 +19,7 @@ from airflow_kcr.ports import BatchCall, BatchReport, CommitAnswer, CommittedOff
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.region.rows import Batch, TableVersion
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
     BatchId,
@@ -257,6 +257,9 @@ class FakeSinks:
 
     fenced: bool = False
     progress: dict[GroupPartition, Offset | None] = field(default_factory=dict)
+    tables: tuple[TableVersion, ...] = ()
+    """What publications answer."""
+
     asked: list[str] = field(default_factory=list)
     orders: list[ResetSinks] = field(default_factory=list)
     failures: list[KcrError] = field(default_factory=list)
@@ -275,9 +278,10 @@ class FakeSinks:
         """See `ports.Sinks`."""
         self._ask(f"prepare {sequence}")
 
-    def publish(self, sequence: CheckpointNumber) -> None:
+    def publish(self, sequence: CheckpointNumber) -> tuple[TableVersion, ...]:
         """See `ports.Sinks`."""
         self._ask(f"publish {sequence}")
+        return self.tables
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)

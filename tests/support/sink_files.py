@@ -253,8 +253,7 @@ class Files:
         """Make a checkpoint, and publish it here as well."""
         self.driver.request_checkpoint(request_id)
         sequence = self.driver.complete()
-        self.sink.publish(sequence)
-        self.driver.publish()
+        self.driver.publish(self.sink.publish(sequence))
         return sequence
 
     def reset_order(self, *asked: GroupPartition) -> ResetSinks:
@@ -317,8 +316,8 @@ class Files:
     def recompute(self, sequence: CheckpointNumber, copies: int = 2, request_id: str = "again") -> EventNumber:
         """Recompute a checkpoint, so that it has each record so many times."""
         number = self.begin(sequence, request_id)
-        self.revision(sequence, number, copies).replace(self.wanted(sequence, number))
-        self.driver.handle(FinishRecomputation(sequence=sequence, number=number, batches=()))
+        tables = self.revision(sequence, number, copies).replace(self.wanted(sequence, number))
+        self.driver.handle(FinishRecomputation(sequence=sequence, number=number, batches=(), tables=tables))
         return number
 
     # -- what there is -------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Range, TopicName, TopicPartition
@@ -139,6 +140,10 @@ class Owned:
         """All rows, now or as they were with the commit that a checkpoint was published by."""
 
     @abstractmethod
+    def at(self, version: TableVersion) -> pa.Table:
+        """All rows, as they were with a version that the store was told of."""
+
+    @abstractmethod
     def paths(self) -> set[str]:
         """The files that it has now."""
 
@@ -230,6 +235,12 @@ class Warehouse(Owned):
         tags = [name for name in table.refs() if name.startswith("kcr_") and name.split("_")[2:] == [str(sequence)]]
         return table.scan(snapshot_id=table.refs()[tags[0]].snapshot_id).to_arrow()
 
+    def at(self, version: TableVersion) -> pa.Table:
+        """All rows of a snapshot, by its tag."""
+        table = self.table()
+        assert str(table.refs()[version.tag].snapshot_id) == version.version
+        return table.scan(snapshot_id=int(version.version)).to_arrow()
+
     def paths(self) -> set[str]:
         """The files that it has now."""
         return {task.file.file_path for task in self.table().scan().plan_files()}
@@ -312,6 +323,10 @@ class DeltaFolder(Owned):
         """All rows."""
         version = None if sequence is None else self.version_of(sequence)
         return pa.table(deltalake.DeltaTable(self.root, version=version).scan().read_all())
+
+    def at(self, version: TableVersion) -> pa.Table:
+        """All rows of a version."""
+        return pa.table(deltalake.DeltaTable(self.root, version=int(version.version)).scan().read_all())
 
     def version_of(self, sequence: int) -> int:
         """The version that a checkpoint's commit has made."""

@@ -328,6 +328,8 @@ class ReportPublished(Command[MemberRegion]):
 
     sequence: values.CheckpointNumber
     member: values.MemberId
+    tables: tuple[rows.TableVersion, ...] = ()
+    """What they have committed to tables that people own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

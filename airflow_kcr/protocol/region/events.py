@@ -228,6 +228,8 @@ class CheckpointPublished(Body):
 
     sequence: values.CheckpointNumber
     member: values.MemberId | None
+    tables: tuple[rows.TableVersion, ...] = ()
+    """What they have committed to tables that people own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +377,9 @@ class CheckpointRecomputed(Body):
 
     batches: tuple[Mapping[GroupPartition, values.Range], ...]
     """What was processed, by batch; together it is what the checkpoint has of the recomputed groups."""
+
+    tables: tuple[rows.TableVersion, ...] = ()
+    """What took the place of the checkpoint's output in tables that people own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -344,6 +344,10 @@ class Plan(FullDocument):
     runs: tuple[rows.Requester, ...] = ()
     """The DAG runs whose checkpoints those are: what they published is processed again."""
 
+    tables: tuple[rows.TableOutput, ...] = ()
+    """What those have in tables that people own, all of which goes. What is not processed again comes back with the
+    next checkpoint."""
+
     ignored: tuple[GroupPartition, ...] = ()
     """Partitions of the target checkpoint that the region no longer has."""
 
@@ -445,6 +449,7 @@ class Plan(FullDocument):
             "out of reach": f"from {instant(self.overtaken_at)} on, by retention" if self.overtaken_at else "",
             "checkpoints undone": ", ".join(map(str, self.undoes)),
             "DAG runs undone": ", ".join(f"{run.dag_id} / {run.run_id}" for run in self.runs),
+            "leave their tables": ", ".join(map(str, self.tables)),
             "not restored, as mode upsert keeps no history": ", ".join(map(str, self.upserts)),
             "not in the region": ", ".join(map(str, self.ignored)),
         }
@@ -497,7 +502,13 @@ def plan(region: Region, now: datetime, request_id: values.RequestId, request: r
     )
     seek = made.seek
     undoes = timelines.undone_by(region, seek.offsets)
-    return replace(made, undoes=undoes, runs=_runs(region, undoes), upserts=not_restored(region, request, seek))
+    return replace(
+        made,
+        undoes=undoes,
+        runs=_runs(region, undoes),
+        tables=_tables(region, undoes),
+        upserts=not_restored(region, request, seek),
+    )
 
 
 def require_fresh(region: Region, plan: Plan) -> None:
@@ -536,6 +547,25 @@ def _runs(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tuple[
     """Return the DAG runs that were answered by these checkpoints, in the order of their checkpoints."""
     answers = [r for r in region.archive.requests_for(undoes) if r.state is rows.RequestState.ANSWERED]
     return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))
+
+
+def _tables(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tuple[rows.TableOutput, ...]:
+    """Return what checkpoints have in tables, added up for each."""
+    if not undoes:
+        return ()
+    checkpoints = region.archive.checkpoints(first=min(undoes), before=values.CheckpointNumber(max(undoes) + 1))
+    found: dict[tuple[str, ...], rows.TableOutput] = {}
+    for one in (one for row in checkpoints if row.sequence in undoes for one in row.tables):
+        before = found.get(one.place)
+        found[one.place] = rows.TableOutput(
+            group=one.group,
+            sink=one.sink,
+            catalog=one.catalog,
+            table=one.table,
+            files=one.files + (before.files if before else 0),
+            rows=one.rows + (before.rows if before else 0),
+        )
+    return tuple(found.values())
 
 
 def not_restored(region: Region, request: rows.ResetRequest, seek: SeekMap) -> tuple[UpsertSink, ...]:

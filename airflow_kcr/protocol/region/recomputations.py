@@ -140,8 +140,11 @@ def finish(region: Region, now: datetime, command: commands.FinishRecomputation)
     if one.state is rows.RecomputationState.DONE:
         return region
     running = _running(region, command.sequence, command.number)
-    is_shown = running.purpose is rows.RecomputationPurpose.REPLACE
-    revision = replaceable(region, command.sequence).revision + 1 if is_shown else 0
+    row, revision = replaceable(region, command.sequence), 0
+    if running.purpose is rows.RecomputationPurpose.REPLACE:
+        revision = row.revision + 1
+        tables = {one.place: one for one in (*row.tables, *command.tables)}
+        region = region.with_checkpoint(replace(row, tables=tuple(tables.values())))
     done = replace(running, state=rows.RecomputationState.DONE, finished_at=now, revision=revision)
     return _with(region, command.sequence, done).record(now, narrowed(events.CheckpointRecomputed, command))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, replace
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CompleteCheckpoint
 from airflow_kcr.sinks.contract import Revision, Sink, SinkOwner
@@ -77,7 +78,7 @@ class MemberCustomSink(Sink):
         with self.refusal(f"prepare checkpoint {sequence}"):
             self.sink.prepare(sequence)
 
-    def publish(self, sequence: CheckpointNumber) -> None:
+    def publish(self, sequence: CheckpointNumber) -> tuple[TableVersion, ...]:
         """Have it show a checkpoint, if no reset has undone that meanwhile.
 
         Raises:
@@ -87,6 +88,7 @@ class MemberCustomSink(Sink):
         if contents.undone_by is None:
             with self.refusal(f"publish checkpoint {sequence}"):
                 self.sink.publish(contents)
+        return ()
 
     def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], None]:
         """Have it write rows; what was written counts with its checkpoint, so nothing is left to do."""
@@ -155,12 +157,13 @@ class CustomRevision(Revision):
         """Refuse; as `MemberCustomSink.shown`."""
         return self._sink.shown(self._checkpoint, spark)
 
-    def replace(self, require_wanted: Callable[[], None]) -> None:
+    def replace(self, require_wanted: Callable[[], None]) -> tuple[TableVersion, ...]:
         """Have it show the batches; whether they are still wanted is asked right before."""
         require_wanted()
         new = replace(self._checkpoint, batches=tuple(self._batches))
         with self._sink.refusal(f"replace the output of checkpoint {self._checkpoint.id.sequence}"):
             self._sink.sink.replace(replace(self._checkpoint, recomputation=0), new)
+        return ()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.delta.features import columns_of, require_writable
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from airflow_kcr.sinks.delta.places import DeltaPlace
 
 _LOG = logging.getLogger(__name__)
+
+_ROWS: Final = "kcr.rows"
+"""How many rows a commit of the sink adds."""
 
 _KINDS: Final = {"string": "string", "int": "integer", "bigint": "long"}
 """Spark's types with Delta's names for them."""
@@ -161,32 +165,54 @@ class DeltaTable(OwnedTable[NotedDelta]):
         split = self._place.load().metadata().partition_columns
         write_apart(rows, uri, [one_value(functions.col(n), kinds[n]) for n in split if n in kinds])
 
-    def _commit(self, noted: NotedDelta, change: TableChange) -> bool:
+    def _commit(self, noted: NotedDelta, change: TableChange) -> NotedDelta | None:
         from deltalake.transaction import CommitProperties, Transaction
 
         attempt, version = uuid.uuid4().hex, noted.table.version() + 1
+        adds = [] if change.manifest is None else self._adds(noted.table, change.manifest)
         made = [Transaction(noted.application, version)]
         if change.shown is not None:
             made.append(Transaction(f"{noted.application}/{change.shown.timeline}", change.shown.sequence))
-        told = json.dumps({**change.told, "kcr.attempt": attempt}, sort_keys=True)
+        rows = sum(json.loads(one.stats or "{}").get("numRecords", 0) for one in adds)
+        told = json.dumps({**change.told, "kcr.attempt": attempt, _ROWS: str(rows)}, sort_keys=True)
         properties = CommitProperties({"userMetadata": told}, max_commit_retries=0, app_transactions=made)
         with self._place.asked("commit"):
             try:
-                self._write(noted, change, properties)
+                self._write(noted, change, adds, properties)
             except Exception:
                 # The answer may be lost, and the commit be there.
                 newest = self._place.load()
                 if newest.version() < version:
                     raise
                 since = newest.history(newest.version() - version + 1)
-                return any(attempt in commit.get("userMetadata", "") for commit in since)
-        return True
+                is_there = any(attempt in commit.get("userMetadata", "") for commit in since)
+                return NotedDelta(newest, noted.note) if is_there else None
+            noted.table.update_incremental()
+        return noted
 
-    def _write(self, noted: NotedDelta, change: TableChange, properties: CommitProperties) -> None:
+    def _version(self, noted: NotedDelta, manifest: Manifest) -> TableVersion | None:
+        owner = self.target.owner
+        with self._place.asked("tell its history"):
+            since = noted.table.history(noted.table.version() - noted.commits + 1)
+        told = json.loads(next((c.get("userMetadata", "") for c in since if c["version"] == noted.commits), "") or "{}")
+        named = TableChange.of(manifest).told
+        if told.items() & named.items() != named.items():
+            return None
+        return TableVersion(
+            group=owner.group,
+            sink=owner.sink,
+            table=str(self._place),
+            files=len(manifest.files),
+            rows=int(told.get(_ROWS, 0)),
+            version=str(noted.commits),
+        )
+
+    def _write(
+        self, noted: NotedDelta, change: TableChange, adds: Sequence[AddAction], properties: CommitProperties
+    ) -> None:
         table, manifest = noted.table, change.manifest
         out = removed(table, self._place.files, change.out, noted.note.since) if change.out else []
         if out is not None:
-            adds = [] if manifest is None else self._adds(table, manifest)
             _append(table, [*out, *adds], properties)
         elif manifest is None:
             _delete(table, change.out, properties)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.values import EventNumber
 from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.contract import Revision
@@ -91,31 +92,34 @@ class FileRevision(Revision):
         self.table.write(named, f"{self.folder.uri}/{self.attempt(call)}")
         return partial(self.list_files, call, schema)
 
-    def replace(self, require_wanted: Callable[[], None]) -> None:
+    def replace(self, require_wanted: Callable[[], None]) -> tuple[TableVersion, ...]:
         """Replace the checkpoint's rows in the table, then write the manifest that is in force from then on.
 
         A process that is killed between the two leaves the new rows in the table and the old files with
         `read_checkpoint`, until the checkpoint is recomputed again.
         """
-        if _shown(self.folder, self.checkpoint.id, self.number) is not None:
-            return
+        before = _shown(self.folder, self.checkpoint.id, self.number)
+        if before is not None:
+            return self.table.version_of(before)
         found = self._arranged()
         manifest = self._manifest(found)
         for _ in range(ATTEMPTS):
             # Before it is asked whether this is wanted: what is decided afterwards writes to the table, too.
             seen = self.table.seen()
             require_wanted()
-            if self._replaced(manifest, seen):
+            shown = self._replaced(manifest, seen)
+            if shown is not None:
                 # Files that were merged into others; no reader was ever sent to them.
                 self._delete(found.superfluous)
-                return
+                return shown
         raise SinkError(f"{self}: the table is as it was, others write to it all the time")
 
-    def _replaced(self, manifest: Manifest, seen: int) -> bool:
+    def _replaced(self, manifest: Manifest, seen: int) -> tuple[TableVersion, ...] | None:
         where = layout.revision(self.checkpoint.id, self.number)
         try:
-            if not self.table.replace(manifest, seen):
-                return False
+            shown = self.table.replace(manifest, seen)
+            if shown is None:
+                return None
             self.folder.create(where, manifest.text())
             if self.checkpoint.id.sequence < self.since:
                 # It may not have been there. Readers find the revision as soon as they find this.
@@ -131,7 +135,7 @@ class FileRevision(Revision):
                 f"{self}: readers have a later recomputation of it, and see nothing of this one: another process took "
                 "this one's place, or the store was restored since"
             )
-        return True
+        return shown
 
     def _arranged(self) -> Arrangement:
         found = Arrangement(target=self.target, folder=self.folder, rewriter=self.rewriter, since=0)

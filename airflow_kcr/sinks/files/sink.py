@@ -13,6 +13,7 @@ from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import SeekSource, past_skips
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.contract import Sink, SinkOwner
@@ -241,7 +242,7 @@ class FileSink(Sink):
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
-    def publish(self, sequence: CheckpointNumber) -> None:
+    def publish(self, sequence: CheckpointNumber) -> tuple[TableVersion, ...]:
         """Write the manifest of a complete checkpoint, then show it in the table; said again, it changes nothing.
 
         The first publisher writes it; every publisher would write the same records. A checkpoint that a reset has
@@ -258,10 +259,11 @@ class FileSink(Sink):
             self._note_undone()
             contents = self._ledger.contents(sequence, self.owner.group)
             if contents.undone_by is not None:
-                return
-            if self._publish(contents, seen, marker):
+                return ()
+            shown = self._publish(contents, seen, marker)
+            if shown is not None:
                 self._note_undone()
-                return
+                return shown
         raise SinkError(
             f"{self.target}: checkpoint {sequence} is not in the table yet, others write to it all the time"
         )
@@ -270,10 +272,10 @@ class FileSink(Sink):
         """Try nothing again that failed."""
         self._table.end()
 
-    def _publish(self, contents: CheckpointContents, seen: int, marker: Marker) -> bool:
-        """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
+    def _publish(self, contents: CheckpointContents, seen: int, marker: Marker) -> tuple[TableVersion, ...] | None:
+        """Publish what is accepted; None: the table was written to since it was asked, so the ledger has to be."""
         if Retired.of(self.folder.read(layout.retired(contents.id))) is not None:
-            return True
+            return ()
         manifest = manifest_in_force(self.folder, contents.id)
         if manifest is None:
             manifest = self._written(contents, marker)

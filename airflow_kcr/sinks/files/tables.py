@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.protocol.region.rows import Checkpoint
+from airflow_kcr.protocol.region.rows import Checkpoint, TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files.columns import Columns
 from airflow_kcr.sinks.files.folder import Folder
@@ -81,7 +81,7 @@ class Table:
         """Return up to where the table was written; asked before the ledger is."""
         return 0
 
-    def show(self, manifest: Manifest, seen: int) -> bool:
+    def show(self, manifest: Manifest, seen: int) -> tuple[TableVersion, ...] | None:
         """Have the rows of a checkpoint in the table, at once; said again, it changes nothing.
 
         Args:
@@ -89,11 +89,12 @@ class Table:
             seen: up to where the table was written, when the ledger was not asked yet whether the checkpoint counts.
 
         Returns:
-            False: others have written since, and the ledger is to be asked again.
+            What the table has of it, if it is one of a person. None: others have written since, and the ledger is to be
+            asked again.
         """
-        return True
+        return ()
 
-    def replace(self, manifest: Manifest, seen: int) -> bool:
+    def replace(self, manifest: Manifest, seen: int) -> tuple[TableVersion, ...] | None:
         """Have the rows of a manifest in the table instead of those of its checkpoint, at once.
 
         Args:
@@ -101,9 +102,13 @@ class Table:
             seen: up to where the table was written, when it was not asked yet whether the revision counts.
 
         Returns:
-            False: others have written since, and it is to be asked again.
+            As of `show`. None: others have written since, and it is to be asked again.
         """
-        return True
+        return ()
+
+    def version_of(self, manifest: Manifest) -> tuple[TableVersion, ...]:
+        """Return what the table has of a manifest that it was given before."""
+        return ()
 
     def hide(self, undone: Collection[Undone]) -> None:
         """Take the rows of checkpoints out of the table, and keep earlier readers of the ledger from showing them.

@@ -63,11 +63,11 @@ class NamedTable:
     """
 
     def __init__(self, who: str, catalog: str, options: Mapping[str, str], name: str) -> None:
-        self._who, self._catalog, self._options, self._name = who, catalog, options, name
+        self._who, self.catalog, self._options, self.name = who, catalog, options, name
         self._known: Table | None = None
 
     def __str__(self) -> str:
-        return f"{self._name} of catalog {self._catalog}"
+        return f"{self.name} of catalog {self.catalog}"
 
     def load(self) -> Table:
         """Return the table as it is now.
@@ -77,7 +77,7 @@ class NamedTable:
             SinkError: the catalog is away.
         """
         with self.asked("be read"):
-            self._known = self._opened.load_table(self._name)
+            self._known = self._opened.load_table(self.name)
             return self._known
 
     def known(self) -> Table:
@@ -98,11 +98,11 @@ class NamedTable:
                 f"{self._who} writes to an Iceberg table, which needs PyIceberg: install {PACKAGE}"
             ) from None
         try:
-            return load_catalog(self._catalog, **self._options)
+            return load_catalog(self.catalog, **self._options)
         except ValueError:
             # PyIceberg says so of a catalog that is nowhere described, and of properties that don't go together.
             raise ConfigurationError(
-                f"{self._who}: catalog {self._catalog} is not known here; describe it in PyIceberg's configuration "
+                f"{self._who}: catalog {self.catalog} is not known here; describe it in PyIceberg's configuration "
                 "(.pyiceberg.yaml, or PYICEBERG_CATALOG__… in the environment), or by the sink's options: type, uri, "
                 "warehouse"
             ) from None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.region.rows import Checkpoint
+from airflow_kcr.protocol.region.rows import Checkpoint, TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout
@@ -144,7 +144,7 @@ class IcebergTable(OwnedTable[NotedIceberg]):
         """Write rows into a new folder, each file for one partition of the table."""
         partitions.write(rows, uri, self._table.known())
 
-    def _commit(self, noted: NotedIceberg, change: TableChange) -> bool:
+    def _commit(self, noted: NotedIceberg, change: TableChange) -> NotedIceberg | None:
         metadata, note = noted.metadata, noted.note
         with self._table.asked("commit"):
             transaction = tried_once(metadata).transaction()
@@ -164,14 +164,15 @@ class IcebergTable(OwnedTable[NotedIceberg]):
             )
             transaction.set_properties({NOTE: made.text()})
             try:
-                transaction.commit_transaction()
+                return NotedIceberg(transaction.commit_transaction(), made)
             except Exception as error:
                 # The answer may be lost, or be that to a second try of the first; and the commit be there.
-                if self._noted().note != made:
-                    if isinstance(error, CommitOvertaken):
-                        return False
-                    raise
-        return True
+                now = self._noted()
+                if now.note == made:
+                    return now
+                if isinstance(error, CommitOvertaken):
+                    return None
+                raise
 
     def _add(self, transaction: Transaction, manifest: Manifest, told: Mapping[str, str]) -> None:
         """Add the files of a manifest, and tag what the table is then."""
@@ -180,6 +181,22 @@ class IcebergTable(OwnedTable[NotedIceberg]):
         # That none of them is there already is known by the note, without a look at each file of the table.
         transaction.add_files(paths, dict(told), check_duplicate_files=False)
         _tag(transaction, tag_of(manifest))
+
+    def _version(self, noted: NotedIceberg, manifest: Manifest) -> TableVersion | None:
+        tag, owner = tag_of(manifest), self.target.owner
+        snapshot = noted.metadata.snapshot_by_name(tag)
+        if snapshot is None or snapshot.summary is None:
+            return None
+        return TableVersion(
+            group=owner.group,
+            sink=owner.sink,
+            catalog=self._table.catalog,
+            table=self._table.name,
+            files=len(manifest.files),
+            rows=int(snapshot.summary.additional_properties.get("added-records", 0)),
+            version=str(snapshot.snapshot_id),
+            tag=tag,
+        )
 
     # -- what is no longer needed --------------------------------------------------------------------------------
 

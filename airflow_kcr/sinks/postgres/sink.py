@@ -15,6 +15,7 @@ from airflow_kcr import libpq
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_in_order
@@ -307,7 +308,7 @@ class PostgresRevision(Revision):
             query = frames.staged_rows(table, self._held)
             return frames.read(spark, self._sink.database, query)
 
-    def replace(self, require_wanted: Callable[[], None]) -> None:
+    def replace(self, require_wanted: Callable[[], None]) -> tuple[TableVersion, ...]:
         """Exchange the rows in one transaction, in which no reset can raise the fence.
 
         A reset that begins after the question rolls back only once the rows are there, and finds them.
@@ -321,6 +322,7 @@ class PostgresRevision(Revision):
                 insertion.insert_recomputed(table, call, staged)
                 staging.drop(table, staged)
         self._staged.clear()
+        return ()
 
     def _delete(self, table: TargetTable) -> None:
         if SOURCE not in table.read_columns():

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout
@@ -39,7 +39,7 @@ PAUSES: Final = (0.05, 2.0)
 twice as long."""
 
 TRIED_FOR: Final = 30.0
-"""How long a commit is tried while others commit to the table, in seconds; then whoever asked for it asks again."""
+"""How long a commit is tried while others commit to the table, in seconds; then the caller asks again."""
 
 _TAKES: Final = 3
 """Attempts at taking a table in while other members do."""
@@ -167,8 +167,15 @@ class OwnedTable(Table, ABC, Generic[N]):
         """Return the table's columns by name."""
 
     @abstractmethod
-    def _commit(self, noted: N, change: TableChange) -> bool:
-        """Commit a change to the table as it was noted; False: others have committed since, and nothing is changed."""
+    def _commit(self, noted: N, change: TableChange) -> N | None:
+        """Commit a change to the table as it was noted, and return it as it is then.
+
+        None: others have committed since, and nothing is changed.
+        """
+
+    @abstractmethod
+    def _version(self, noted: N, manifest: Manifest) -> TableVersion | None:
+        """Return what a table has of a manifest; None: what it was with it is not known any more."""
 
     # -- the sink's place in it ----------------------------------------------------------------------------------
 
@@ -261,7 +268,7 @@ class OwnedTable(Table, ABC, Generic[N]):
             noted = self._own()
             if noted is None:
                 self._take()
-            elif self._commit(noted, TableChange(shown=newest, told={"kcr.accepted": "true"})):
+            elif self._commit(noted, TableChange(shown=newest, told={"kcr.accepted": "true"})) is not None:
                 return
         raise self._busy()
 
@@ -293,7 +300,7 @@ class OwnedTable(Table, ABC, Generic[N]):
         self._seen = self._noted()
         return self._seen.commits
 
-    def show(self, manifest: Manifest, seen: int) -> bool:
+    def show(self, manifest: Manifest, seen: int) -> tuple[TableVersion, ...] | None:
         """Add the files of a checkpoint.
 
         Raises:
@@ -301,22 +308,32 @@ class OwnedTable(Table, ABC, Generic[N]):
         """
         before = layout.named(manifest.previous or "")
         was_here = before is not None and self.folder.read(layout.manifest(before)) is not None
-        return self._committed(seen, TableChange.of(manifest), before if was_here else None)
+        noted = self._committed(seen, TableChange.of(manifest), before if was_here else None)
+        return None if noted is None else self._versions(noted, manifest)
 
-    def replace(self, manifest: Manifest, seen: int) -> bool:
+    def replace(self, manifest: Manifest, seen: int) -> tuple[TableVersion, ...] | None:
         """Exchange the rows of a checkpoint for the files of its revision."""
-        return self._committed(seen, TableChange.of(manifest, self._written_by([manifest.checkpoint])))
+        noted = self._committed(seen, TableChange.of(manifest, self._written_by([manifest.checkpoint])))
+        return None if noted is None else self._versions(noted, manifest)
+
+    def version_of(self, manifest: Manifest) -> tuple[TableVersion, ...]:
+        """Return what the table has of a manifest that it was given before."""
+        return self._versions(self._noted(), manifest)
+
+    def _versions(self, noted: N, manifest: Manifest) -> tuple[TableVersion, ...]:
+        found = self._version(noted, manifest)
+        return () if found is None else (found,)
 
     def hide(self, undone: Collection[Undone]) -> None:
         """Delete the rows of undone checkpoints; a commit is made in any case."""
         told = {"kcr.undone": ", ".join(f"{one.first}-{one.last}" for one in undone)}
         change = TableChange(out=self._written_by(self._published(undone)), told=told)
         for _ in self._tries():
-            if self._committed(self.seen(), change):
+            if self._committed(self.seen(), change) is not None:
                 return
         raise self._busy()
 
-    def _committed(self, seen: int, change: TableChange, after: CheckpointId | None = None) -> bool:
+    def _committed(self, seen: int, change: TableChange, after: CheckpointId | None = None) -> N | None:
         """Commit a change, unless it shows what is shown already.
 
         Args:
@@ -325,21 +342,21 @@ class OwnedTable(Table, ABC, Generic[N]):
             after: a checkpoint that is shown already; None: there is none.
 
         Returns:
-            False: the sink has committed since, and nothing is changed.
+            The table as it is then. None: the sink has committed since, and nothing is changed.
         """
         noted, self._seen = self._seen, None
         for _ in self._tries():
             if noted is None or noted.commits != seen:
                 noted = self._noted()
             if change.shown is not None and noted.has_shown(change.shown):
-                return True
+                return noted
             if after is not None and not noted.has_shown(after):
                 raise self._rolled_back(f"checkpoint {after}")
             if noted.commits != seen:
-                return False
-            if self._commit(noted, change):
-                return True
-            noted = None
+                return None
+            noted = self._commit(noted, change)
+            if noted is not None:
+                return noted
         raise self._busy()
 
     def _tries(self) -> Iterator[None]:

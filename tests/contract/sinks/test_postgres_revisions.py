@@ -166,7 +166,7 @@ def test_the_later_attempt_stays_whichever_is_first(empty_database_url: str) -> 
     # Of one number, as a later one drops what an earlier one has staged.
     frozen, other = once_more(out, 5, "frozen"), once_more(Table(url=empty_database_url), 5, "other")
     with ThreadPoolExecutor(1) as threads:
-        others: list[Future[None]] = []
+        others: list[Future[object]] = []
 
         def another_comes() -> None:
             others.append(threads.submit(other.replace, wanted))

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.values import Offset
+from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.values import GroupId, Offset
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.unit.cli.conftest import Kcr
@@ -32,6 +35,42 @@ def test_checkpoints_are_listed_and_shown(kcr: Kcr, checkpoint: Driver) -> None:
     shown = kcr.json("checkpoint", "show", "flights", 2)
     assert shown["requested_by"] == {"dag_id": None, "run_id": None}
     assert shown["offsets"][3] == {"group": "g", "topic": "t", "partition": 3, "offset": 10, "committed": 10}
+
+
+def test_a_checkpoint_and_the_plan_of_a_reset_name_the_tables(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
+    driver.up()
+    delays = TableVersion(
+        group=GroupId("g"), sink="out", catalog="lake", table="db.delays", files=2, rows=1_000, version="7311", tag="t"
+    )
+    sums = replace(delays, sink="sums", catalog="", table="/lake/sums", files=1, rows=3, tag="")
+    for request_id in ("n1", "n2"):
+        driver.process(width=10)
+        driver.request_checkpoint(request_id)
+        driver.complete()
+        driver.publish((delays, sums))
+    sequence = max(driver.region.checkpoints)
+    document = documents.write(delays, TableVersion)
+    assert document == {
+        "group": "g",
+        "sink": "out",
+        "catalog": "lake",
+        "table": "db.delays",
+        "files": 2,
+        "rows": 1000,
+        "version": "7311",
+        "tag": "t",
+    }
+    assert kcr.json("checkpoint", "show", "flights", sequence)["tables"][0] == document
+    shown = kcr("checkpoint", "show", "flights", sequence, "-o", "table").stdout
+    assert "db.delays at t; /lake/sums at 7311" in shown
+    plan = kcr.json("reset", "plan", "flights", "--to-initial")
+    assert [(one["table"], one["files"], one["rows"]) for one in plan["tables"]] == [
+        ("db.delays", 4, 2_000),
+        ("/lake/sums", 2, 6),
+    ]
+    said = kcr("reset", "plan", "flights", "--to-initial", "-o", "table").stdout
+    assert "db.delays (2,000 row(s) in 4 file(s)), /lake/sums (6 row(s) in 2 file(s))" in said
+    assert kcr.json("reset", "plan", "flights", "--to-checkpoint", sequence)["tables"] == []
 
 
 def test_a_long_list_is_shown_page_by_page_and_each_says_how_to_see_the_one_before(

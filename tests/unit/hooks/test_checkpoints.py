@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint, checkpoint_of
+from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import CheckpointNumber, Timeline
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from tests.support.airflow_tasks import triggered
 from tests.support.driver import Driver
@@ -39,6 +41,11 @@ def extra(event: PublishedCheckpoint) -> dict[str, object]:
     return dict(event.to_json())
 
 
+DELAYS = TableVersion(
+    group=GroupId("g"), sink="out", catalog="lake", table="db.delays", files=1, rows=2, version="3", tag="kcr_1_2"
+)
+
+
 def test_partition_keys_sort_as_checkpoints_do() -> None:
     pairs = ((1, 9), (1, 10), (1, 1_000), (1, 2**31 + 1), (2, 2), (10, 1))
     keys = [str(CheckpointId(Timeline(timeline), CheckpointNumber(sequence))) for timeline, sequence in pairs]
@@ -48,9 +55,10 @@ def test_partition_keys_sort_as_checkpoints_do() -> None:
 
 def test_an_event_survives_its_extra() -> None:
     made = PublishedCheckpoint(
-        region="r", region_id="i", timeline=1, sequence=2, boundary="2026-01-01T00:00:00Z", digest="d"
+        region="r", region_id="i", timeline=1, sequence=2, boundary="2026-01-01T00:00:00Z", digest="d", tables=(DELAYS,)
     )
     assert PublishedCheckpoint.from_json(extra(made)) == made
+    assert json.loads(json.dumps(extra(made)))["tables"][0]["tag"] == "kcr_1_2"
     assert made.partition_key == "000001.0000000002"
     with pytest.raises(ConfigurationError, match="names no checkpoint"):
         PublishedCheckpoint.from_json({"region": "r"})

@@ -28,10 +28,10 @@ from airflow_kcr.plugins.page import build_page
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.commands import ChangeDesiredState, PinCheckpoint, RequestReset
 from airflow_kcr.protocol.region.liveness import Liveness
-from airflow_kcr.protocol.region.rows import Requester, ResetCause
+from airflow_kcr.protocol.region.rows import Requester, ResetCause, TableVersion
 from airflow_kcr.protocol.region.waits import Rule, Wait
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import DesiredState, Offset
+from airflow_kcr.protocol.values import DesiredState, GroupId, Offset
 from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
@@ -204,7 +204,14 @@ def test_a_store_without_regions_says_how_to_make_one(viewer: TestClient) -> Non
 def test_a_region_shows_members_partitions_checkpoints_and_resets(viewer: TestClient, driver: Driver) -> None:
     driver.up()
     driver.process(width=10)
-    sequence = driver.checkpoint("n")
+    driver.request_checkpoint("n")
+    sequence = driver.complete()
+    delays = TableVersion(
+        group=GroupId("g"), sink="out", table="db.delays", files=1, rows=2, version="3", tag=f"kcr_1_{sequence}"
+    )
+    driver.publish((delays,))
+    for member in sorted(driver.processes):
+        driver.read_back(member)
     driver.process(width=5)
     said = words(viewer.get("/regions/flights").text)
     assert "State running Desired state running" in said
@@ -218,6 +225,7 @@ def test_a_region_shows_members_partitions_checkpoints_and_resets(viewer: TestCl
     assert f"{place} g[0] 15 10 1,000 985" in said
     assert "Offsets behind, as seen at that checkpoint 3,940" in said
     assert f"{sequence} {driver.region.timeline} published request" in said
+    assert f"db.delays at kcr_1_{sequence}." in said
     assert "start" in said.partition("Resets")[2]
 
 

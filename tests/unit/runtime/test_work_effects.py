@@ -15,10 +15,19 @@ from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region.commands import Caller, ClaimPartitions, Found, ReportOutOfRange, ReportPublished
-from airflow_kcr.protocol.region.rows import Claim
+from airflow_kcr.protocol.region.rows import Claim, TableVersion
 from airflow_kcr.protocol.targets import Target, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import AssignmentId, BatchId, CheckpointNumber, Epoch, Incarnation, Offset, Timeline
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    GroupId,
+    Incarnation,
+    Offset,
+    Timeline,
+)
 from airflow_kcr.runtime import effects as runtime_effects
 from airflow_kcr.runtime.effects import Grouping, Happening, Working
 from airflow_kcr.runtime.leases import Identity, StoreClock
@@ -315,10 +324,12 @@ def test_preparing_is_given_up_when_the_drain_is_over_the_checkpoint_gone_or_the
 
 
 def test_a_publication_is_told_to_the_store_once_the_sinks_have_done_it(desk: Desk) -> None:
-    told: list[list[str]] = []
-    desk.working.publish(SHOWN, lambda _: told.append(list(desk.sinks.asked)))
+    told: list[tuple[ReportPublished, list[str]]] = []
+    delays = TableVersion(group=GroupId("g"), sink="out", table="db.delays", files=1, rows=2, version="3")
+    desk.sinks.tables = (delays,)
+    desk.working.publish(SHOWN, lambda report: told.append((report, list(desk.sinks.asked))))
     eventually(lambda: bool(told), "the publication")
-    assert told == [["publish 4"]]
+    assert told == [(replace(SHOWN, tables=(delays,)), ["publish 4"])]
     assert desk.queue == []
 
 
@@ -332,8 +343,9 @@ def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None
     published = threading.Event()
 
     class SlowSinks(FakeSinks):
-        def publish(self, sequence: CheckpointNumber) -> None:
+        def publish(self, sequence: CheckpointNumber) -> tuple[TableVersion, ...]:
             published.wait(30)
+            return ()
 
     desk.working._sinks = SlowSinks()
     told: list[ReportPublished] = []

@@ -76,6 +76,27 @@ def test_each_checkpoint_is_a_commit_that_says_what_it_is_and_can_be_read(files:
     }
 
 
+def test_the_store_is_told_which_version_of_the_table_has_a_checkpoint(files: TableFiles) -> None:
+    both(files)
+    first = files.checkpoint("n1")
+    files.append(1)
+    both(files, 3)
+    second = files.checkpoint("n2")
+    told = {s: row.tables for s, row in files.driver.region.checkpoints.items()}
+    assert [(one.rows, one.files) for s in (first, second) for one in told[s]] == [(40, 2), (12, 2)]
+    assert records_of(files.owned.at(told[first][0])) == records_of(files.owned.rows(first))
+    assert other(files).publish(second) == told[second]
+    number = files.recompute(first, 2, "r1")
+    [revised] = files.driver.region.checkpoints[first].tables
+    assert revised.rows == 80
+    assert len(files.owned.at(revised)) == 93
+    contents = RegionLedger(files.driver.store, files.driver.name).contents(first, GROUP)
+    assert files.sink.revised(contents, number).replace(lambda: None) == (revised,)
+    files.driver.reset(ShiftBy(by=-13))
+    files.driver.complete()
+    assert other(files).publish(second) == ()
+
+
 def test_a_checkpoint_without_records_has_its_commit(files: TableFiles) -> None:
     sequence = files.checkpoint("n1")
     assert files.rows(sequence) == Counter()
