@@ -15,6 +15,7 @@ from tests.support import airflow_home, postgres
 from tests.support import kafka as kafka_support
 from tests.support.jar_sets import delta
 from tests.support.kafka_cluster import KafkaCluster, start_cluster
+from tests.support.rest_catalog import RestServer, rest_catalog
 from tests.support.turns import Turn
 
 if TYPE_CHECKING:
@@ -188,6 +189,13 @@ def kafka_set(tmp_path: Path) -> Iterator[StartKafka]:
     yield start
     for cluster in started:
         cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
+    """A REST catalog of Iceberg."""
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

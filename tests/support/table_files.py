@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.schema import Schema
@@ -185,7 +186,9 @@ class Warehouse(Owned):
 
     root: Path
     uri: str
-    """Of the catalog's database."""
+    """Of the catalog's database, or of the catalog."""
+
+    name: str = NAME
 
     @property
     def options(self) -> dict[str, str]:
@@ -200,19 +203,19 @@ class Warehouse(Owned):
         """Make the table."""
         catalog = self.catalog()
         catalog.create_namespace_if_not_exists("db")
-        catalog.create_table(NAME, Schema(NestedField(1, "value", LongType(), required=False)))
+        catalog.create_table(self.name, Schema(NestedField(1, "value", LongType(), required=False)))
 
     def drop(self) -> None:
         """Delete the table."""
-        self.catalog().drop_table(NAME)
+        self.catalog().drop_table(self.name)
 
     def table(self) -> Metadata:
         """The table as it is now."""
-        return self.catalog().load_table(NAME)
+        return self.catalog().load_table(self.name)
 
     def named(self) -> NamedTable:
         """The table, as a process of a sink has it."""
-        return NamedTable(WHO, "lake", self.options, NAME)
+        return NamedTable(WHO, "lake", self.options, self.name)
 
     def location(self) -> str:
         """Where it is."""
@@ -273,7 +276,19 @@ class Warehouse(Owned):
 
     def spec(self) -> dict[str, Any]:
         """The fields of a spec that name it."""
-        return {"catalog": "lake", "table": NAME, "options": self.options}
+        return {"catalog": "lake", "table": self.name, "options": self.options}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestWarehouse(Warehouse):
+    """A table of a REST catalog, which has others beside."""
+
+    commit_point: ClassVar[tuple[type, str]] = (RestCatalog, "commit_table")
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What opens the catalog."""
+        return {"type": "rest", "uri": self.uri}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +391,18 @@ def warehouse(root: Path, uri: str | None = None) -> Warehouse:
     made = Warehouse(root=root, uri=uri or f"sqlite:///{root}/catalog.db")
     if not made.catalog().namespace_exists("db"):
         made.create()
+    return made
+
+
+def rest_warehouse(root: Path, uri: str) -> RestWarehouse:
+    """Return a REST catalog with a table of its own.
+
+    Args:
+        root: not used; the catalog has a folder.
+        uri: of the catalog.
+    """
+    made = RestWarehouse(root=root, uri=uri, name=f"db.delays_{uuid.uuid4().hex}")
+    made.create()
     return made
 
 

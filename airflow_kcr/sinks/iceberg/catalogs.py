@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, cast
 
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
 PACKAGE: Final = "airflow-kcr[iceberg]"
+
+ANSWERS_WITHIN: Final = 60.0
+"""How long a REST catalog may say nothing before it counts as away, in seconds; PyIceberg would wait forever."""
 
 
 class CommitOvertaken(Exception):
@@ -98,7 +101,7 @@ class NamedTable:
                 f"{self._who} writes to an Iceberg table, which needs PyIceberg: install {PACKAGE}"
             ) from None
         try:
-            return load_catalog(self.catalog, **self._options)
+            found = load_catalog(self.catalog, **self._options)
         except ValueError:
             # PyIceberg says so of a catalog that is nowhere described, and of properties that don't go together.
             raise ConfigurationError(
@@ -106,6 +109,10 @@ class NamedTable:
                 "(.pyiceberg.yaml, or PYICEBERG_CATALOG__… in the environment), or by the sink's options: type, uri, "
                 "warehouse"
             ) from None
+        session = getattr(found, "_session", None)
+        if session is not None:
+            session.request = partial(session.request, timeout=ANSWERS_WITHIN)
+        return found
 
     @contextmanager
     def asked(self, what: str) -> Iterator[None]:

@@ -1,14 +1,15 @@
 """Tables of a spec: what is refused before anything is consumed, what a person decides, many at once.
 
-The catalog of Iceberg is a database of a real Postgres.
+The catalog of Iceberg is a database of a real Postgres, or Iceberg's own REST catalog.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,20 +30,24 @@ from airflow_kcr.errors import ConfigurationError, SinkError, SpecError
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId
 from airflow_kcr.sinks.contract import Choice
 from airflow_kcr.sinks.group import kind_of
+from airflow_kcr.sinks.iceberg import catalogs
 from airflow_kcr.sinks.kinds import files as files_kind
 from airflow_kcr.sinks.kinds import tables as tables_kind
 from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec, parse
 from tests.support.driver import Driver
+from tests.support.rest_catalog import RestServer
 from tests.support.sink_files import LocalFolder
 from tests.support.table_files import (
     Owned,
     TableFiles,
     Warehouse,
+    at_commits,
     both,
     delta_folder,
     over,
     reset,
+    rest_warehouse,
     warehouse,
 )
 
@@ -87,18 +92,26 @@ def closed_catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         one.close()
 
 
-@pytest.fixture(params=[SinkKind.ICEBERG, SinkKind.DELTA])
-def kind(request: pytest.FixtureRequest) -> SinkKind:
-    found: SinkKind = request.param
+@pytest.fixture(params=["sql", "delta", pytest.param("rest", marks=pytest.mark.long)])
+def where(request: pytest.FixtureRequest) -> str:
+    """Which catalog has the table, if it is none of Delta."""
+    found: str = request.param
     return found
 
 
 @pytest.fixture
-def owned(kind: SinkKind, database_url: str, tmp_path: Path) -> Owned:
+def kind(where: str) -> SinkKind:
+    return SinkKind.DELTA if where == "delta" else SinkKind.ICEBERG
+
+
+@pytest.fixture
+def owned(where: str, database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Owned:
     """A table of a person."""
     root = tmp_path / "warehouse"
-    if kind is SinkKind.DELTA:
+    if where == "delta":
         return delta_folder(root)
+    if where == "rest":
+        return rest_warehouse(root, request.getfixturevalue("rest").uri)
     return warehouse(root, database_url.replace("postgresql://", "postgresql+psycopg://"))
 
 
@@ -166,7 +179,7 @@ def test_a_spec_that_can_not_be_is_refused_by_its_field(sink: str, field: str, s
         parse(SPEC.format(sink=sink))
 
 
-@pytest.mark.parametrize("kind", [SinkKind.ICEBERG], indirect=True)
+@pytest.mark.parametrize("where", ["sql"], indirect=True)
 def test_a_catalog_that_can_not_be_written_to_is_refused_before_anything_is_consumed(
     files: TableFiles, owned: Owned, kind: SinkKind
 ) -> None:
@@ -189,7 +202,7 @@ def test_a_catalog_that_can_not_be_written_to_is_refused_before_anything_is_cons
     own(files, kind, options={**owned.options, "uri": "${URI}"}).check()
 
 
-@pytest.mark.parametrize("kind", [SinkKind.DELTA], indirect=True)
+@pytest.mark.parametrize("where", ["delta"], indirect=True)
 def test_a_folder_that_can_not_be_written_to_is_refused_before_anything_is_consumed(
     files: TableFiles, kind: SinkKind, tmp_path: Path
 ) -> None:
@@ -326,3 +339,33 @@ def appended(files: TableFiles, value: int) -> None:
             return files.append(value)
         except (CommitFailedException, CommitFailedError):
             continue
+
+
+@pytest.mark.parametrize("where", [pytest.param("rest", marks=pytest.mark.long)], indirect=True)
+def test_a_catalog_that_says_nothing_is_away_and_what_it_did_all_the_same_is_found(
+    files: TableFiles, rest: RestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogs, "ANSWERS_WITHIN", 1.0)
+    both(files)
+    files.driver.request_checkpoint("n1")
+    sequence = files.driver.complete()
+    sink = files.process(LocalFolder(files.root))
+    sink.check()
+
+    def frozen(commit: Callable[[], Any]) -> Any:  # noqa: ANN401 (as `at_commits`)
+        rest.process.send_signal(signal.SIGSTOP)
+        return commit()
+
+    try:
+        with at_commits(files, frozen), pytest.raises(SinkError, match=r"table .* could not be read: ReadTimeout"):
+            sink.publish(sequence)
+        with pytest.raises(SinkError, match=r"could not be read: ReadTimeout"):
+            sink.publish(sequence)
+    finally:
+        rest.process.send_signal(signal.SIGCONT)
+    # The request is in the catalog's hands, and may be carried out at any time now.
+    files.driver.publish(sink.publish(sequence))
+    assert files.rows() == files.records(sequence)
+    assert [told["kcr.sequence"] for told in files.owned.commits() if "kcr.sequence" in told] == [str(sequence)]
+    [version] = files.driver.region.checkpoints[sequence].tables
+    assert len(files.owned.at(version)) == version.rows == sum(files.rows().values())

@@ -1,0 +1,89 @@
+"""The REST catalog that Apache Iceberg tries its own clients with: its servlet over a database, in a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from airflow_kcr.embedded import jars
+from airflow_kcr.embedded.processes import accepts, free_port, happened, tail
+from airflow_kcr.spark.launch import locked
+
+VERSION: Final = "1.10.1"
+MAIN: Final = "org.apache.iceberg.rest.RESTCatalogServer"
+STARTS_WITHIN: Final = 60.0
+
+_TESTS: Final = (
+    f"org/apache/iceberg/iceberg-open-api/{VERSION}/iceberg-open-api-{VERSION}-test-fixtures.jar",
+    f"org/apache/iceberg/iceberg-core/{VERSION}/iceberg-core-{VERSION}-tests.jar",
+)
+"""What has the server, beside the jars of `_libraries`: jars with a classifier, which those can't name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestServer:
+    """A catalog that runs."""
+
+    uri: str
+    process: subprocess.Popen[bytes]
+
+
+@contextmanager
+def rest_catalog(folder: Path) -> Iterator[RestServer]:
+    """Lend a catalog whose tables and whose database are in a folder."""
+    port = free_port()
+    settings = {
+        "CATALOG_REST_PORT": str(port),
+        "CATALOG_WAREHOUSE": f"{folder.as_uri()}/warehouse",
+        "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
+    }
+    path = ":".join(map(str, (*jars.resolve(_libraries()), *_classified(), f"{jars.pyspark_jars()}/*")))
+    log = folder / "rest.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(jars.java()), *jars.QUICK_START, "-Xmx256m", "-cp", path, MAIN],
+            env={**os.environ, **settings},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        happened(lambda: process.poll() is not None or accepts(port), within=STARTS_WITHIN)
+        if not accepts(port):
+            raise AssertionError(f"the catalog does not listen: {tail(log)}")
+        yield RestServer(uri=f"http://127.0.0.1:{port}", process=process)
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def _libraries() -> jars.JarSet:
+    return jars.JarSet(
+        name="iceberg-rest",
+        coordinates=(
+            f"org.apache.iceberg:iceberg-core:{VERSION},org.eclipse.jetty:jetty-servlet:11.0.26,"
+            "org.xerial:sqlite-jdbc:3.50.3.0"
+        ),
+        variable="KCR_ICEBERG_REST_JARS",
+        without=jars.shipped(),
+    )
+
+
+def _classified() -> Iterator[Path]:
+    folder = jars.home() / "jars" / f"iceberg-rest-tests-{VERSION}"
+    folder.mkdir(parents=True, exist_ok=True)
+    late = AssertionError(f"another process has been fetching into {folder} for too long")
+    with locked(folder / "lock", within=jars.DOWNLOAD_WITHIN, late=lambda: late):
+        for path in _TESTS:
+            jar = folder / Path(path).name
+            if not jar.exists():
+                draft = jar.with_suffix(".draft")
+                urllib.request.urlretrieve(f"{jars.repository().rstrip('/')}/{path}", draft)
+                draft.rename(jar)
+            yield jar
