@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_kcr.sinks.files.frames import read_checkpoint
     from airflow_kcr.sinks.outputs import clean_checkpoints
+    from airflow_kcr.sinks.reading import read_checkpoint
 
 __all__ = ["clean_checkpoints", "read_checkpoint"]
 
@@ -22,7 +22,7 @@ __all__ = ["clean_checkpoints", "read_checkpoint"]
 def __getattr__(name: str) -> object:
     """Import what is named."""
     if name == "read_checkpoint":
-        from airflow_kcr.sinks.files.frames import read_checkpoint
+        from airflow_kcr.sinks.reading import read_checkpoint
 
         return read_checkpoint
     if name == "clean_checkpoints":

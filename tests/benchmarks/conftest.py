@@ -91,16 +91,22 @@ def default_kafka(tmp_path: Path) -> Iterator[Kafka]:
 
 
 @pytest.fixture(scope="session")
-def bench_spark(connector_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
-    """A session on two cores, as the project sets it up; Structured Streaming runs in it too."""
+def bench_spark(connector_jars: tuple[Path, ...], delta_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
+    """A session on two cores, as the project sets it up; Structured Streaming runs in it too, into Delta as well."""
     session = open_session(
         SparkSettings(
             app_name="airflow_kcr benchmarks",
             master="local[2,4]",
-            jars=tuple(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))),
+            jars=tuple(map(str, (*connector_jars, *delta_jars, *resolve(POSTGRES_DRIVER)))),
             log_level="OFF",
             consumers=MOST_CONSUMERS,
-            conf={"spark.driver.host": "127.0.0.1", "spark.driver.memory": "3g", "spark.ui.port": "0"},
+            conf={
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.memory": "3g",
+                "spark.ui.port": "0",
+                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            },
         )
     )
     yield session

@@ -25,6 +25,7 @@ from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.spark.reads import DEFAULTS
 from tests.benchmarks.figures import spread
 from tests.benchmarks.lab import Filled, Lab, fixed
+from tests.benchmarks.pipelines import rows_of
 from tests.support.jar_sets import KAFKA_TOOLS
 
 CONSUME: Final = 10_000
@@ -89,7 +90,14 @@ def ledger(rows: Iterator[Batch]) -> Reading:
     )
 
 
-def streaming(lab: Lab, topic: Filled, *, most: int | None = None, options: Mapping[str, str] | None = None) -> Reading:
+def streaming(
+    lab: Lab,
+    topic: Filled,
+    *,
+    most: int | None = None,
+    options: Mapping[str, str] | None = None,
+    delta: Path | None = None,
+) -> Reading:
     """Let Structured Streaming read a topic (`Trigger.AvailableNow`).
 
     Args:
@@ -97,6 +105,7 @@ def streaming(lab: Lab, topic: Filled, *, most: int | None = None, options: Mapp
         topic: what.
         most: records of one trigger; None: all in one, as by default.
         options: of the connector, beside those that it can't do without.
+        delta: the folder of a Delta table that gets the records; None: nothing does.
     """
     needed = {
         "kafka.bootstrap.servers": lab.kafka.bootstrap_servers,
@@ -106,8 +115,11 @@ def streaming(lab: Lab, topic: Filled, *, most: int | None = None, options: Mapp
     }
     frame = lab.spark.readStream.format("kafka").options(**needed, **(options or {})).load()
     with tempfile.TemporaryDirectory(dir=lab.folder) as checkpoint:
-        writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
-        query = writer.trigger(availableNow=True).start()
+        if delta is None:
+            writer = frame.writeStream.format("noop")
+        else:
+            writer = rows_of(frame).writeStream.format("delta").option("path", str(delta))
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         triggers = [one for one in query.recentProgress if one["numInputRows"]]
     first = _instant(triggers[0]["timestamp"])

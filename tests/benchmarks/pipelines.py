@@ -24,7 +24,7 @@ def noop(batch: DataFrame, context: BatchContext) -> None:
 
 def sink(batch: DataFrame, context: BatchContext) -> None:
     """Write every record into the sink `out`."""
-    context.sinks["out"].write(_rows(batch))
+    context.sinks["out"].write(rows_of(batch))
 
 
 def append(batch: DataFrame, context: BatchContext) -> None:
@@ -40,13 +40,14 @@ def append_with_our_settings(batch: DataFrame, context: BatchContext) -> None:
 def _append(batch: DataFrame, context: BatchContext, settings: dict[str, str]) -> None:
     options = {"driver": "org.postgresql.Driver", **settings}
     url, table = os.environ[DATABASE_VARIABLE], f"append_{abs(hash(context.region))}"
-    _rows(batch).write.format("jdbc").options(**options, url=url, dbtable=table).mode("append").save()
+    rows_of(batch).write.format("jdbc").options(**options, url=url, dbtable=table).mode("append").save()
 
 
 def files(batch: DataFrame, context: BatchContext) -> None:
     """Write every record into a folder of the batch as Spark does by itself, with no promise."""
-    _rows(batch).write.parquet(f"{os.environ[FOLDER_VARIABLE]}/{context.region}/{context.batch_id}")
+    rows_of(batch).write.parquet(f"{os.environ[FOLDER_VARIABLE]}/{context.region}/{context.batch_id}")
 
 
-def _rows(batch: DataFrame) -> DataFrame:
+def rows_of(batch: DataFrame) -> DataFrame:
+    """Return records as every contender writes them."""
     return batch.selectExpr("topic", "partition", "offset", "cast(value AS string) AS value")

@@ -178,39 +178,6 @@ SHOWN = 5
 """How many checkpoints a message names."""
 
 
-def read_checkpoint(
-    spark: SparkSession, path: str, *, sequence: int | None = None, run: str | None = None, store: str | None = None
-) -> DataFrame:
-    """Return the rows of one checkpoint: what was processed since the current checkpoint before it.
-
-    Args:
-        spark: a session that can read the folder.
-        path: of the file sink, as its spec has it, references filled in.
-        sequence: the checkpoint's. Without it and without `run`, the newest checkpoint there is: another one each time.
-        run: the DAG run that asked for the checkpoint, as `DAG/RUN`; the store knows which checkpoint that is.
-        store: the store's URL, only for `run`; absent: `KCR_STORE_URL`.
-
-    Returns:
-        The columns that the pipeline has written, and the records' coordinates: `kcr_topic`, `kcr_partition`,
-        `kcr_offset`. Reading the same checkpoint again reads the same files, until its records are processed once more
-        and the output is replaced.
-
-    Raises:
-        UnknownCheckpoint: there is no such checkpoint here, or none yet.
-        CheckpointNotUsable: a reset has undone the checkpoint, and the message names the timeline that replaced it; or
-            the checkpoint was retired, and its output deleted.
-        ConfigurationError: the path is no file sink's folder, or both `sequence` and `run` are given.
-        SinkError: the folder can't be read.
-        StoreError: the store can't be asked which checkpoint a run has.
-    """
-    if sequence is not None and run is not None:
-        raise ConfigurationError("read_checkpoint was given sequence and run; one of them names the checkpoint")
-    checkpoints = Checkpoints.of(Folder(spark, path))
-    if run is not None:
-        sequence = checkpoints.sequence_of(run, store)
-    return rows_of(spark, path, checkpoints.manifest(sequence))
-
-
 def rows_of(spark: SparkSession, path: str, manifest: Manifest) -> DataFrame:
     """Return the rows of a manifest's files.
 

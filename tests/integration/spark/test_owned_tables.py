@@ -48,8 +48,9 @@ from pyiceberg.types import (
 )
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.errors import ConfigurationError, SinkError, UnknownCheckpoint
 from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget
@@ -137,6 +138,30 @@ def with_value(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Pa
         return delta_lake(spark, tmp_path, value=pa.field("value", pa.int64(), nullable=not is_required))
 
     return made
+
+
+def test_a_checkpoint_is_read_by_the_name_of_its_table_whatever_others_did_since(
+    with_value: Callable[[bool], TableLake], spark: SparkSession
+) -> None:
+    one = with_value(False)
+    one.made(value="offset")
+    one.made(value="offset")
+    first, second = (row.sequence for row in one.driver.region.checkpoints.values() if row.published_at)
+    one.owned.append({"value": [-1]})
+    one.owned.compact()
+    spec = one.owned.spec()
+    table = {name: value for name, value in spec.items() if name != "table"}
+    for sequence, offsets in ((first, range(10)), (second, range(10, 20)), (None, range(10, 20))):
+        rows = read_checkpoint(spark, spec["table"], sequence=sequence, **table).collect()
+        assert Counter(row["value"] for row in rows) == dict.fromkeys(offsets, 2)
+    with pytest.raises(UnknownCheckpoint, match=f"published are {first}, {second}"):
+        read_checkpoint(spark, spec["table"], sequence=99, **table)
+
+
+def test_a_table_that_no_sink_writes_to_has_no_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    made = warehouse(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"no sink writes to table db\.delays"):
+        read_checkpoint(spark, NAME, catalog="lake", options=made.options)
 
 
 TYPES: dict[str, tuple[Any, str, Any]] = {
