@@ -22,7 +22,6 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
 
@@ -42,8 +41,9 @@ ROUNDS = 15
 COMMITS = 300
 MANY, OF_A_COMMIT = 100_000, 5_000
 RECORDS, BATCH, SIZE = 1_200_000, 100_000, 100
-KEPT, COUNTED = 10_000, 50
-"""Checkpoints of ten days at a thousand a day, and so many that are really made to see what each takes."""
+KEPT = 100, 1_000, 5_000
+COUNTED = 50
+"""How many checkpoints are really made to see what each takes; the others are like the last of them."""
 
 
 def region(owned: Owned, name: str = "flights") -> TableFiles:
@@ -89,7 +89,7 @@ def many_files(owned: Owned) -> None:
             assert isinstance(owned, DeltaFolder)
             table_of_delta = owned.table()
             adds = [AddAction(name, 1_000, {}, now(), True, json.dumps({"numRecords": 1})) for name in names]
-            table_of_delta.create_write_transaction(adds, "append", table_of_delta.schema(), [])
+            table_of_delta.create_write_transaction([*adds], "append", table_of_delta.schema(), [])
     if isinstance(owned, DeltaFolder):
         owned.table().create_checkpoint()
 
@@ -155,24 +155,38 @@ def commit(owned: Owned, root: Path, paths: Sequence[str]) -> None:
     table = owned.table()
     counts = {path: pq.read_metadata(root / path).num_rows for path in paths}
     adds = [AddAction(p, 1_000, {}, now(), True, json.dumps({"numRecords": rows})) for p, rows in counts.items()]
-    table.create_write_transaction(adds, "append", table.schema(), [])
+    table.create_write_transaction([*adds], "append", table.schema(), [])
 
 
 def test_what_a_kept_checkpoint_adds_to_a_table_s_metadata(report: Callable[[str], Report], tmp_path: Path) -> None:
     owned = warehouse(tmp_path / "ours")
     files = region(owned)
     made, rows = report("tables-kept"), []
-    sizes, times = list[int](), list[float]()
+    sizes = [size(owned)]
     for number in range(COUNTED):
-        times.append(published(files, f"n{number}"))
+        published(files, f"n{number}")
         sizes.append(size(owned))
-    each = (sizes[-1] - sizes[0]) / (COUNTED - 1)
-    rows.append((COUNTED, sizes[-1], spread(times)))
-    keep_more(owned, KEPT)
-    many = [published(files, f"m{number}") for number in range(5)]
-    rows.append((KEPT + COUNTED + 5, size(owned), spread(many)))
-    made.table("Checkpoints that a table keeps", ("kept", "metadata, bytes", "a publication, s"), rows)
-    made.at_most("bytes of metadata for a kept checkpoint", each, 2_000)
+    made.at_most("bytes of metadata for a kept checkpoint", (sizes[-1] - sizes[1]) / (COUNTED - 1), 2_000)
+    for kept in KEPT:
+        keep_more(owned, kept - len(owned.table().refs()) + 1)
+        ours, theirs = list[float](), list[float]()
+        for number in range(5):
+            ours.append(published(files, f"{kept}-{number}"))
+            theirs.append(bare_commit(files, f"{kept}-{number}"))
+        rows.append((kept, size(owned), spread(ours), spread(theirs)))
+        made.at_most(f"a publication beside a bare commit, {kept:,} kept", median(ours) / median(theirs), 1.2)
+    made.table("Checkpoints that a table keeps", ("kept", "bytes", "a publication, s", "a bare commit, s"), rows)
+
+
+def bare_commit(files: TableFiles, name: str) -> float:
+    """Return the seconds of a bare commit of two files."""
+    root = Path(files.owned.location().removeprefix("file://"))
+    paths = [f"bare/{name}-{place}.parquet" for place in range(2)]
+    for path in paths:
+        put(root / path, [("t", 0, offset) for offset in range(7)], path)
+    began = time.monotonic()
+    commit(files.owned, root, paths)
+    return time.monotonic() - began
 
 
 def published(files: TableFiles, request_id: str) -> float:
@@ -193,18 +207,20 @@ def size(owned: Warehouse) -> int:
     return Path(owned.table().metadata_location.removeprefix("file://")).stat().st_size
 
 
+NO_AGES: dict[str, None] = dict.fromkeys(("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep"))
+
+
 def keep_more(owned: Warehouse, number: int) -> None:
     """Have a table keep more checkpoints, each like its last one."""
     table = owned.table()
     last = table.current_snapshot()
     assert last is not None
     updates = list[AddSnapshotUpdate | SetSnapshotRefUpdate]()
+    newest, there = table.metadata.next_sequence_number(), len(table.refs())
     for place in range(1, number + 1):
-        one = last.model_copy(update={"snapshot_id": last.snapshot_id - place, "sequence_number": 10**6 + place})
-        updates.append(AddSnapshotUpdate(snapshot=one))
-        updates.append(
-            SetSnapshotRefUpdate(ref_name=f"kcr_0_{place}", type=SnapshotRefType.TAG, snapshot_id=one.snapshot_id)
-        )
+        one = last.model_copy(update={"snapshot_id": last.snapshot_id - place, "sequence_number": newest + place})
+        tag = {"ref-name": f"kcr_0_{there + place}", "type": "tag", "snapshot-id": one.snapshot_id}
+        updates += [AddSnapshotUpdate(snapshot=one), SetSnapshotRefUpdate.model_validate({**NO_AGES, **tag})]
     table.catalog.commit_table(table, (), tuple(updates))
 
 

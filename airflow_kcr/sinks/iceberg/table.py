@@ -145,6 +145,8 @@ class IcebergTable(OwnedTable[NotedIceberg]):
         partitions.write(rows, uri, self._table.known())
 
     def _commit(self, noted: NotedIceberg, change: TableChange) -> NotedIceberg | None:
+        from pyiceberg.table.update.snapshot import ManageSnapshots
+
         metadata, note = noted.metadata, noted.note
         with self._table.asked("commit"):
             transaction = tried_once(metadata).transaction()
@@ -152,14 +154,19 @@ class IcebergTable(OwnedTable[NotedIceberg]):
             if change.out:
                 delete(transaction, metadata, change.out, note.since, change.told)
             if change.manifest is not None:
-                self._add(transaction, change.manifest, change.told)
+                self._add(transaction, metadata.location(), change.manifest, change.told)
             elif transaction.table_metadata.current_snapshot_id == before:
                 # A snapshot without a change: by it alone a commit requires what it has seen.
                 transaction.add_files([], check_duplicate_files=False)
+            # Each look at it has PyIceberg copy all of the metadata, which grow with what is kept.
+            snapshot = transaction.table_metadata.current_snapshot_id
+            if change.manifest is not None and snapshot is not None:
+                with ManageSnapshots(transaction) as tags:
+                    tags.create_tag(snapshot, tag_of(change.manifest))
             made = replace(
                 note,
                 commits=note.commits + 1,
-                snapshot=transaction.table_metadata.current_snapshot_id,
+                snapshot=snapshot,
                 shown=note.shown if change.shown is None else str(change.shown),
             )
             transaction.set_properties({NOTE: made.text()})
@@ -174,13 +181,12 @@ class IcebergTable(OwnedTable[NotedIceberg]):
                     return None
                 raise
 
-    def _add(self, transaction: Transaction, manifest: Manifest, told: Mapping[str, str]) -> None:
-        """Add the files of a manifest, and tag what the table is then."""
-        where = folder_of(transaction.table_metadata.location, self.target.owner)
+    def _add(self, transaction: Transaction, location: str, manifest: Manifest, told: Mapping[str, str]) -> None:
+        """Add the files of a manifest."""
+        where = folder_of(location, self.target.owner)
         paths = [f"{where}/{file.path}" for file in manifest.files]
         # That none of them is there already is known by the note, without a look at each file of the table.
         transaction.add_files(paths, dict(told), check_duplicate_files=False)
-        _tag(transaction, tag_of(manifest))
 
     def _version(self, noted: NotedIceberg, manifest: Manifest) -> TableVersion | None:
         tag, owner = tag_of(manifest), self.target.owner
@@ -223,15 +229,6 @@ class IcebergTable(OwnedTable[NotedIceberg]):
         with self._table.asked("be read"):
             where = f"{folder_of(metadata.location(), self.target.owner)}/"
             return frozenset(p.removeprefix(where) for p in files_of(metadata) if p.startswith(where))
-
-
-def _tag(transaction: Transaction, name: str) -> None:
-    from pyiceberg.table.update.snapshot import ManageSnapshots
-
-    snapshot = transaction.table_metadata.current_snapshot()
-    if snapshot is not None:
-        with ManageSnapshots(transaction) as tags:
-            tags.create_tag(snapshot.snapshot_id, name)
 
 
 def tag_of(manifest: Manifest) -> str:
