@@ -11,6 +11,7 @@ from airflow_kcr.cli import member, options
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.group import Groups
 from airflow_kcr.cli.inputs import requester, store_of
+from airflow_kcr.cli.lineage import send_checkpoint
 from airflow_kcr.cli.results import listed, show
 from airflow_kcr.protocol.values import region_name
 
@@ -129,6 +130,8 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
             reading=options.settings_of(read_option),
         )
         views = recomputed(found, started, start_within=start_within)
+        for view in views if into is None and compare is None else ():
+            send_checkpoint(handle, view.checkpoint.sequence, dag_run)
     if compare is None:
         show(listed(RecomputationView.shown, views), output)
     else:

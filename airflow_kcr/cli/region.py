@@ -15,6 +15,7 @@ import typer
 from airflow_kcr import verbs
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of, spec_in, store_of
+from airflow_kcr.cli.lineage import send_checkpoint
 from airflow_kcr.cli.options import TEN_MINUTES, Conf, Name, Output, Timeout, Url, Wait, instant, settings_of
 from airflow_kcr.cli.results import Result, listed, note, show
 from airflow_kcr.cli.waiting import progress, require_wait
@@ -193,6 +194,7 @@ def drain(
         if wait:
             with progress(name) as on_progress:
                 asked = region.wait_for_checkpoint(asked.request.request_id, timeout, on_progress)
+            send_checkpoint(region, asked.request.sequence)
         show(checkpoint_request(asked), output)
 
 

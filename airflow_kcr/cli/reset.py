@@ -14,6 +14,7 @@ import typer
 
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of, text_in
+from airflow_kcr.cli.lineage import send_reset
 from airflow_kcr.cli.options import TEN_MINUTES, Before, Last, Name, Output, Timeout, Url, Wait
 from airflow_kcr.cli.results import OutputFormat, Result, chosen, listed, note, show
 from airflow_kcr.cli.waiting import progress, require_wait
@@ -219,6 +220,7 @@ def apply(
             # Applied once more, the plan of a reset that failed says so again: waiting for that one ends at once.
             with progress(found.region) as on_progress:
                 view = region.resets.wait_for(found.plan, timeout, on_progress)
+            send_reset(region, view)
         show(shown(view), output)
 
 

@@ -11,6 +11,7 @@ from airflow_kcr.cli import member, options
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.group import Groups
 from airflow_kcr.cli.inputs import requester, store_of
+from airflow_kcr.cli.lineage import send_checkpoint
 from airflow_kcr.cli.region import checkpoint_request
 from airflow_kcr.cli.results import show
 from airflow_kcr.protocol.values import region_name
@@ -113,9 +114,8 @@ def run(  # noqa: PLR0913 (options are named where they are used)
         raise typer.BadParameter("--index: name the group that has these members, by one --group")
     instant, name = _until(until), region_name(region)
     with store_of(store) as found:
-        wanted = Region(name, found, requester=requester(dag_run)).prepared_run(
-            instant, request_id=request_id, allow_inexact=allow_inexact
-        )
+        handle = Region(name, found, requester=requester(dag_run))
+        wanted = handle.prepared_run(instant, request_id=request_id, allow_inexact=allow_inexact)
         members = MemberRun(
             region=name,
             members=_hosted(found.read(name)[0], group, index),
@@ -124,4 +124,6 @@ def run(  # noqa: PLR0913 (options are named where they are used)
             spark=member.settings(f"kcr run {region}", master, conf, jars, connector),
             reading=options.settings_of(read_option),
         )
-        show(checkpoint_request(run_region(found, members, start_within=start_within)), output)
+        answer = run_region(found, members, start_within=start_within)
+        send_checkpoint(handle, answer.request.sequence, dag_run)
+        show(checkpoint_request(answer), output)

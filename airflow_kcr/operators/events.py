@@ -5,20 +5,35 @@ A task that ends with a checkpoint emits it, once Kafka holds the checkpoint's o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_kcr.errors import GroupNotEmpty, KcrError
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
+from airflow_kcr.hooks.lineage import send_checkpoint
 from airflow_kcr.protocol.values import format_instant
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator, Context
+    from airflow.sdk import Context
     from airflow.sdk.types import OutletEventAccessorProtocol
 
     from airflow_kcr.api import CheckpointView, Region
     from airflow_kcr.protocol.region.rows import Checkpoint
+
+
+class CheckpointTask(Protocol):
+    """A task that ends with a checkpoint."""
+
+    outlets: list[Any]
+
+    @property
+    def hook(self) -> kcr.KcrHook:
+        """The store's hook."""
+
+    @property
+    def log(self) -> Any:  # noqa: ANN401 (Airflow's own)
+        """The task's log."""
 
 
 def outlets_of(region: str, outlets: Any) -> list[Any]:  # noqa: ANN401 (Airflow's own)
@@ -32,7 +47,7 @@ def outlets_of(region: str, outlets: Any) -> list[Any]:  # noqa: ANN401 (Airflow
     return [*given, *own]
 
 
-def settled(task: BaseOperator, context: Context, region: Region, sequence: int) -> dict[str, Any]:
+def settled(task: CheckpointTask, context: Context, region: Region, sequence: int) -> dict[str, Any]:
     """Repair Kafka's side of a published checkpoint if that is needed, emit its event, and return its document.
 
     Args:
@@ -57,7 +72,7 @@ def settled(task: BaseOperator, context: Context, region: Region, sequence: int)
     return document(region.name, row)
 
 
-def revised(task: BaseOperator, context: Context, region: Region, sequence: int, *, is_rerun: bool) -> dict[str, Any]:
+def revised(task: CheckpointTask, context: Context, region: Region, sequence: int, *, is_rerun: bool) -> dict[str, Any]:
     """Emit the event of a checkpoint whose output was replaced, and return its document.
 
     Args:
@@ -75,7 +90,7 @@ def revised(task: BaseOperator, context: Context, region: Region, sequence: int,
     return document(region.name, row)
 
 
-def _repaired(task: BaseOperator, region: Region, view: CheckpointView) -> CheckpointView:
+def _repaired(task: CheckpointTask, region: Region, view: CheckpointView) -> CheckpointView:
     """Return the checkpoint after committing its offsets to Kafka from here, if it is the restore point."""
     row = view.checkpoint
     if region.show().restore_point != row.sequence:
@@ -92,7 +107,7 @@ def _repaired(task: BaseOperator, region: Region, view: CheckpointView) -> Check
         ) from error
 
 
-def _emit(task: BaseOperator, context: Context, region: Region, view: CheckpointView) -> None:
+def _emit(task: CheckpointTask, context: Context, region: Region, view: CheckpointView) -> None:
     first, asked = next(iter(view.runs), None), kcr.requester(context)
     runs = {(one.dag_id, one.run_id) for one in view.runs}
     if first is not None and (asked.dag_id, asked.run_id) in runs - {(first.dag_id, first.run_id)}:
@@ -104,7 +119,7 @@ def _emit(task: BaseOperator, context: Context, region: Region, view: Checkpoint
 
 
 def _event(
-    task: BaseOperator, context: Context, region: Region, row: Checkpoint
+    task: CheckpointTask, context: Context, region: Region, row: Checkpoint
 ) -> tuple[OutletEventAccessorProtocol, str]:
     """Return the event of a checkpoint, which the task now emits, and the partition key of the checkpoint.
 
@@ -125,6 +140,7 @@ def _event(
     )
     event = context["outlet_events"][asset]
     event.extra = dict(published.to_json())
+    send_checkpoint(task.hook, context, region, row.sequence)
     return event, published.partition_key
 
 

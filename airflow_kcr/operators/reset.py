@@ -16,6 +16,7 @@ from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionIn
 from airflow_kcr.goals import ResetFinished
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
+from airflow_kcr.hooks.lineage import send_reset
 from airflow_kcr.operators import reset_form
 from airflow_kcr.operators.base import RegionOperator, WaitingOperator
 from airflow_kcr.protocol.values import few
@@ -579,6 +580,7 @@ class KcrApplyResetOperator(WaitingOperator):
         view = region.resets.applied(plan)
         if view is None:
             raise ConfigurationError(f"the reset of plan {plan} is gone; was the region deleted?")
+        send_reset(self.hook, context, region, view)
         document = view.to_json()
         names = ("region", "id", "plan", "state", "target", "epoch", "timeline", "undone", "who", "reason")
         return {name: document[name] for name in names}

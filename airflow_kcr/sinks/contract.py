@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from urllib.parse import urlsplit
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
@@ -23,7 +24,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
 )
 from airflow_kcr.settings import resolve_environment
-from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
+from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
 from airflow_kcr.store.regions import RegionStore
@@ -227,6 +228,24 @@ class SinkOfBatch:
         return self._rest()
 
 
+class DatasetName(NamedTuple):
+    """Where output is, as OpenLineage's naming convention has it."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def at(cls, location: str) -> DatasetName:
+        """Return the name of what is at a path or URI."""
+        parts = urlsplit(location)
+        place = parts.netloc if parts.password is None else parts.netloc.rpartition("@")[2]
+        if parts.scheme in {"", "file"}:
+            return cls("file", parts.path)
+        if parts.scheme in {"s3", "s3a", "s3n", "gs"}:
+            return cls(f"{parts.scheme.rstrip('an')}://{place}", parts.path.strip("/"))
+        return cls(f"{parts.scheme}://{place}", parts.path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeclaredSink(ABC):
     """A sink of a region's spec with nothing open yet; each kind is a subclass, registered in `sinks.kinds`.
@@ -306,6 +325,24 @@ class DeclaredSink(ABC):
             store: where the region is.
             spark: as of `output`.
         """
+
+    def dataset(self) -> DatasetName | None:
+        """Return where it writes to, as OpenLineage names it, without secrets; None: only its own code knows.
+
+        Raises:
+            ConfigurationError: a variable is not set, or there is no such place.
+            SinkError: the place can't be asked.
+        """
+        return None
+
+    def version(self, checkpoint: CheckpointId, number: EventNumber) -> str:
+        """Return by which name readers find the output of a checkpoint; empty: it has none.
+
+        Args:
+            checkpoint: the checkpoint.
+            number: of the recomputation that has made the output; 0: none.
+        """
+        return ""
 
     @property
     def region_name(self) -> RegionName:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -198,6 +199,17 @@ def _aside(note: str) -> str:
 
 
 _NAMES = ("Kafka", "Spark", "Airflow", "Postgres")
+
+
+def lineage_facets() -> str:
+    """Return the fields of the facets of lineage, from their schema."""
+    schema = json.loads((DOCS / "reference" / "schemas" / "lineage.json").read_text(encoding="utf-8"))
+    lines = [
+        [code(name), code(field), of["description"]]
+        for name, facet in schema["$defs"].items()
+        for field, of in facet["properties"].items()
+    ]
+    return table(["Facet", "Field", "Meaning"], lines)
 
 
 # -- states --------------------------------------------------------------------------------------------------------
@@ -598,6 +610,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "schema-revision": revision,
     "scenarios": scenarios,
     "faults": faults,
+    "lineage-facets": lineage_facets,
     "airflow-connection": airflow_pages.connection_fields,
     "airflow-options": airflow_pages.options,
     "airflow-operators-common": lambda: airflow_pages.common("operators", "base", "RegionOperator"),

@@ -13,7 +13,6 @@ from typing import Final
 RETIRED: Final = {
     "the cut": "checkpoint",
     "a cut": "checkpoint",
-    "lineage": "timeline",
     "nonce": "request id",
     "roster": "participants",
     "outsider": "foreign consumer",

@@ -162,7 +162,7 @@ class IcebergTable(OwnedTable[NotedIceberg]):
             snapshot = transaction.table_metadata.current_snapshot_id
             if change.manifest is not None and snapshot is not None:
                 with ManageSnapshots(transaction) as tags:
-                    tags.create_tag(snapshot, tag_of(change.manifest))
+                    tags.create_tag(snapshot, tag_of(change.manifest.checkpoint, change.manifest.revision))
             made = replace(
                 note,
                 commits=note.commits + 1,
@@ -189,7 +189,7 @@ class IcebergTable(OwnedTable[NotedIceberg]):
         transaction.add_files(paths, dict(told), check_duplicate_files=False)
 
     def _version(self, noted: NotedIceberg, manifest: Manifest) -> TableVersion | None:
-        tag, owner = tag_of(manifest), self.target.owner
+        tag, owner = tag_of(manifest.checkpoint, manifest.revision), self.target.owner
         snapshot = noted.metadata.snapshot_by_name(tag)
         if snapshot is None or snapshot.summary is None:
             return None
@@ -231,10 +231,10 @@ class IcebergTable(OwnedTable[NotedIceberg]):
             return frozenset(p.removeprefix(where) for p in files_of(metadata) if p.startswith(where))
 
 
-def tag_of(manifest: Manifest) -> str:
-    """Return the tag of what the table is with a checkpoint, or with a revision of it."""
-    tag = _tag_of(manifest.checkpoint)
-    return f"{tag}_r{manifest.revision}" if manifest.revision else tag
+def tag_of(checkpoint: CheckpointId, number: int) -> str:
+    """Return the tag of what the table is with a checkpoint, or with the output of a recomputation of it."""
+    tag = _tag_of(checkpoint)
+    return f"{tag}_r{number}" if number else tag
 
 
 def _tag_of(checkpoint: CheckpointId) -> str:

@@ -7,7 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import ConfigurationError, ToolMissing
-from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput, SinkOwner
+from airflow_kcr.protocol.values import EventNumber
+from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.contract import Choice, DatasetName, DeclaredSink, FoundOutput, SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger
@@ -38,6 +40,14 @@ class DeclaredFolder(DeclaredSink):
             path=self.resolved("path", self.spec.path or ""),
             file_size=FILE_SIZE if size is None else size * MIB,
         )
+
+    def dataset(self) -> DatasetName:
+        """Return the folder."""
+        return DatasetName.at(self.resolved("path", self.spec.path or ""))
+
+    def version(self, checkpoint: CheckpointId, number: EventNumber) -> str:
+        """Return the checkpoint, as manifests name it."""
+        return str(checkpoint)
 
     def table(self, spark: SparkSession, folder: Folder) -> Table:
         """Return what shows whole checkpoints beside the manifests; nothing of it is touched."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from airflow_kcr.api.regions import postgres_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupId
-from airflow_kcr.sinks.contract import Choice, DeclaredSink, FoundOutput
+from airflow_kcr.sinks.contract import Choice, DatasetName, DeclaredSink, FoundOutput
 from airflow_kcr.sinks.postgres import bookkeeping, earlier
+from airflow_kcr.sinks.postgres.addresses import parameters
 from airflow_kcr.sinks.postgres.frames import reached, require_driver
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.target import Target, TargetTable
@@ -67,6 +68,14 @@ class DeclaredTable(DeclaredSink):
                 f"read inside Airflow; elsewhere set {variable} to its URL, or write url: ${{NAME}} into the spec"
             )
         return url
+
+    def dataset(self) -> DatasetName:
+        """Return the table; a host and a port alone are read of the URL."""
+        given = parameters(self.url())
+        schema, _, table = (self.spec.table or "").rpartition(".")
+        host, port = ((given.get(word) or "").split(",")[0] for word in ("host", "port"))
+        database = given.get("dbname") or given.get("user", "")
+        return DatasetName(f"postgres://{host}:{port or 5432}", f"{database}.{schema or 'public'}.{table}")
 
     def check(self) -> None:
         """Refuse a database that executors can't reach, and a table that can't be written as its spec wants."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import UNDECLARED
-from airflow_kcr.sinks.contract import Choice, FoundOutput, SinkOwner
+from airflow_kcr.sinks.contract import Choice, DatasetName, FoundOutput, SinkOwner
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.kinds.files import DeclaredFolder
@@ -36,6 +36,10 @@ class DeclaredOwnedTable(DeclaredFolder):
             ConfigurationError: there is no such table.
             SinkError: it is away.
         """
+
+    def dataset(self) -> DatasetName:
+        """Return the table's location."""
+        return DatasetName.at(self.location())
 
     @abstractmethod
     def noted(self) -> SinkOwner | None:

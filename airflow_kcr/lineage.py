@@ -1,0 +1,338 @@
+"""What data catalogues are told: one OpenLineage event for each published checkpoint, revision and reset.
+
+An event's run id is made of the region's id and of the numbers of what it is about: sent twice, it is the same run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar, Final
+from uuid import NAMESPACE_URL, uuid5
+
+import attr
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.facet_v2 import (
+    DatasetFacet,
+    RunFacet,
+    dataset_version_dataset,
+    job_type_job,
+    nominal_time_run,
+    parent_run,
+)
+
+from airflow_kcr import __version__
+from airflow_kcr.api import ResetView
+from airflow_kcr.api.regions import Handle, client_settings
+from airflow_kcr.errors import CheckpointNotUsable, KcrError
+from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.region.plans import require_checkpoint
+from airflow_kcr.protocol.region.rows import Checkpoint
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Range,
+    format_instant,
+)
+from airflow_kcr.sinks.checkpoints import CheckpointId, ranges_of
+from airflow_kcr.sinks.contract import DeclaredSink
+from airflow_kcr.sinks.files.contents import RegionLedger
+from airflow_kcr.sinks.group import sinks_of_region
+from airflow_kcr.spec import RegionSpec, stored_spec
+
+DEADLINE: Final = 5.0
+"""Seconds that a task or command waits for an event to be made and sent."""
+
+PRODUCER: Final = f"urn:airflow-kcr:{__version__}"
+SCHEMAS: Final = "urn:airflow-kcr:openlineage:1:"
+"""What the identifiers of the facets' schemas begin with."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@attr.define
+class KcrCheckpointRunFacet(RunFacet):
+    """What a checkpoint has; docs/reference/lineage.md describes each field."""
+
+    region: str
+    region_id: str
+    timeline: int
+    sequence: int
+    revision: int
+    boundary: str | None
+    inexact: bool
+    digest: str
+    ranges: object
+    replaces: str | None
+    _additional_skip_redact: ClassVar[list[str]] = ["ranges"]
+
+    @staticmethod
+    def _get_schema() -> str:
+        return f"{SCHEMAS}KcrCheckpointRunFacet"
+
+
+@attr.define
+class KcrResetRunFacet(RunFacet):
+    """What a reset has undone; docs/reference/lineage.md describes each field."""
+
+    region: str
+    region_id: str
+    timeline: int
+    epoch: int
+    cause: str
+    undone: list[dict[str, object]]
+
+    @staticmethod
+    def _get_schema() -> str:
+        return f"{SCHEMAS}KcrResetRunFacet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventContext:
+    """On whose behalf events are sent.
+
+    Args:
+        namespace: of the jobs.
+        parent: the run that has caused it.
+        environ: where references of the spec are looked up.
+    """
+
+    namespace: str
+    parent: parent_run.ParentRunFacet | None
+    environ: Mapping[str, str]
+
+
+def run_id(region: Region, row: Checkpoint, revision: int | None = None) -> str:
+    """Return the run that has made the output of a checkpoint.
+
+    Args:
+        region: the checkpoint's.
+        row: the checkpoint.
+        revision: of its output; None: the newest.
+    """
+    number = row.revision if revision is None else revision
+    return _uuid(region, row.timeline, row.sequence, number)
+
+
+def of_checkpoint(handle: Handle, sequence: int, context: EventContext) -> RunEvent:
+    """Return the event of a published checkpoint, or of its newest revision.
+
+    Args:
+        handle: the region.
+        sequence: the checkpoint's.
+        context: on whose behalf it is sent.
+
+    Raises:
+        KcrError: the store is away, or has no such checkpoint.
+    """
+    region = handle.read()
+    row = require_checkpoint(region, CheckpointNumber(sequence))
+    spec = stored_spec(region.spec.text)
+    made = next((one for one in row.recomputations if one.revision and one.revision == row.revision), None)
+    at = row.published_at if made is None else made.finished_at
+    if at is None:
+        raise CheckpointNotUsable(f"checkpoint {row.sequence} of region {region.name} is not published")
+    facets: dict[str, RunFacet] = {
+        "kcr_checkpoint": KcrCheckpointRunFacet(
+            region=region.name,
+            region_id=region.region_id,
+            timeline=row.timeline,
+            sequence=row.sequence,
+            revision=row.revision,
+            boundary=None if row.boundary is None else format_instant(row.boundary),
+            inexact=bool(row.inexact),
+            digest=row.digest,
+            ranges=documents.write(_ranges(handle, spec, row), Mapping[GroupPartition, tuple[Range, ...]]),
+            replaces=run_id(region, row, row.revision - 1) if row.revision else None,
+            producer=PRODUCER,
+        )
+    }
+    if row.boundary is not None:
+        before = None if row.previous is None else region.archive.checkpoint(row.previous)
+        start = row.boundary if before is None or before.boundary is None else before.boundary
+        facets["nominalTime"] = nominal_time_run.NominalTimeRunFacet(
+            nominalStartTime=format_instant(start), nominalEndTime=format_instant(row.boundary), producer=PRODUCER
+        )
+    version = CheckpointId(row.timeline, row.sequence), EventNumber(0) if made is None else made.number
+    return _event(
+        "checkpoint",
+        region,
+        context,
+        run=run_id(region, row),
+        at=at,
+        facets=facets,
+        inputs=_inputs(region, spec, context.environ),
+        outputs=_outputs(region, spec, context.environ, version),
+    )
+
+
+def of_reset(handle: Handle, reset: ResetView, context: EventContext) -> RunEvent:
+    """Return the event of a reset that is done; its outputs are where what it has undone was.
+
+    Args:
+        handle: the region.
+        reset: one with an attempt.
+        context: on whose behalf it is sent.
+
+    Raises:
+        KcrError: the store is away.
+    """
+    region, last = handle.read(), reset.attempts[-1]
+    rows = (region.archive.checkpoint(sequence) for sequence in reset.undone)
+    facet = KcrResetRunFacet(
+        region=region.name,
+        region_id=region.region_id,
+        timeline=last.timeline,
+        epoch=last.epoch,
+        cause=reset.cause,
+        undone=[{"sequence": int(row.sequence), "run_id": run_id(region, row)} for row in rows if row is not None],
+        producer=PRODUCER,
+    )
+    spec = stored_spec(region.spec.text)
+    return _event(
+        "reset",
+        region,
+        context,
+        run=_uuid(region, "reset", last.epoch),
+        at=reset.finished_at or last.started_at,
+        facets={"kcr_reset": facet},
+        outputs=_outputs(region, spec, context.environ),
+    )
+
+
+def _uuid(region: Region, *numbers: object) -> str:
+    return str(uuid5(NAMESPACE_URL, f"urn:airflow-kcr:{region.region_id}:{':'.join(map(str, numbers))}"))
+
+
+def _event(
+    job: str,
+    region: Region,
+    context: EventContext,
+    *,
+    run: str,
+    at: datetime,
+    facets: Mapping[str, RunFacet],
+    inputs: Iterable[InputDataset] = (),
+    outputs: Iterable[OutputDataset],
+) -> RunEvent:
+    parent = {} if context.parent is None else {"parent": context.parent}
+    kind = job_type_job.JobTypeJobFacet(
+        processingType="BATCH", integration="KCR", jobType=job.upper(), producer=PRODUCER
+    )
+    return RunEvent(
+        eventType=RunState.COMPLETE,
+        eventTime=format_instant(at),  # as recorded: a repeated event has the same
+        run=Run(runId=run, facets={**facets, **parent}),
+        job=Job(namespace=context.namespace, name=f"{region.name}.{job}", facets={"jobType": kind}),
+        inputs=list(inputs),
+        outputs=list(outputs),
+        producer=PRODUCER,
+    )
+
+
+def _ranges(handle: Handle, spec: RegionSpec, row: Checkpoint) -> dict[GroupPartition, tuple[Range, ...]]:
+    ledger = RegionLedger(handle.store, handle.name)
+    return {
+        GroupPartition(GroupId(group.group_id), *place): ranges
+        for group in spec.groups
+        for place, ranges in ranges_of(ledger.contents(row.sequence, GroupId(group.group_id)).batches).items()
+    }
+
+
+def _inputs(region: Region, spec: RegionSpec, environ: Mapping[str, str]) -> Iterator[InputDataset]:
+    """Yield the topics, each once for a cluster; a cluster whose settings are not known here is left out."""
+    found: set[tuple[str, str]] = set()
+    for group in spec.groups:
+        try:
+            servers = client_settings(spec, GroupId(group.group_id), environ)["bootstrap.servers"]
+        except KcrError as error:
+            _LOG.warning("lineage leaves out the topics of group %s: %s", group.group_id, error)
+            continue
+        host = servers.partition(",")[0].rpartition("://")[2].strip()
+        host = host if host.rpartition(":")[2].isdecimal() else f"{host}:9092"
+        found |= {(host, claimed.topic) for claimed in region.claims if claimed.group == group.group_id}
+    for host, topic in sorted(found):
+        yield InputDataset(namespace=f"kafka://{host}", name=topic)
+
+
+def _outputs(
+    region: Region,
+    spec: RegionSpec,
+    environ: Mapping[str, str],
+    version: tuple[CheckpointId, EventNumber] | None = None,
+) -> Iterator[OutputDataset]:
+    """Yield the places of the sinks that have a name; one that is not known here is left out."""
+    for sink in sinks_of_region(spec, environ, region_id=region.region_id):
+        try:
+            found = sink.dataset()
+        except KcrError as error:
+            _LOG.warning("lineage leaves out %s: %s", sink.owner.name, error)
+            continue
+        if found is not None:
+            yield OutputDataset(namespace=found.namespace, name=found.name, facets=_version(sink, version))
+
+
+def _version(sink: DeclaredSink, of: tuple[CheckpointId, EventNumber] | None) -> dict[str, DatasetFacet]:
+    name = "" if of is None else sink.version(*of)
+    if not name:
+        return {}
+    return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=name, producer=PRODUCER)}
+
+
+# Sending
+
+
+def send_within(make: Callable[[], RunEvent], send: Callable[[RunEvent], None], what: str) -> None:
+    """Make an event and send it; what fails or takes too long is one line in the log, and changes nothing.
+
+    Args:
+        make: makes the event.
+        send: sends it.
+        what: the event, for the log.
+    """
+
+    def work() -> None:
+        try:
+            send(make())
+        except Exception as error:  # noqa: BLE001 (a catalogue is never worth a task)
+            report_unsent(what, error)
+
+    # A thread of ours: one of a pool would be waited for as the process ends.
+    thread = threading.Thread(target=work, name="kcr-lineage", daemon=True)
+    thread.start()
+    thread.join(DEADLINE)
+    if thread.is_alive():
+        _LOG.warning("the lineage of %s was not sent within %g s; going on without", what, DEADLINE)
+
+
+def report_unsent(what: str, error: Exception) -> None:
+    """Say in one line that an event was not sent; the error's own words may hold the key of the endpoint."""
+    _LOG.warning("the lineage of %s was not sent: %s", what, type(error).__name__)
+
+
+def context_of_process(environ: Mapping[str, str] = os.environ) -> EventContext:
+    """Return the context that the environment names: `OPENLINEAGE_NAMESPACE`, `OPENLINEAGE_PARENT_ID`."""
+    names = environ.get("OPENLINEAGE_PARENT_ID", "").rsplit("/", 2)
+    parent = None
+    if len(names) == 3:
+        job = parent_run.Job(namespace=names[0], name=names[1])
+        parent = parent_run.ParentRunFacet(run=parent_run.Run(runId=names[2]), job=job, producer=PRODUCER)
+    return EventContext(namespace=environ.get("OPENLINEAGE_NAMESPACE", "default"), parent=parent, environ=environ)
+
+
+def send_by_client(event: RunEvent) -> None:
+    """Send an event to where the client's own configuration says."""
+    from openlineage.client import OpenLineageClient
+
+    client = OpenLineageClient()
+    try:
+        client.emit(event)
+    finally:
+        client.close()
