@@ -107,6 +107,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     from airflow_kcr.api import Region
     from airflow_kcr.driver.application import MemberRun
     from airflow_kcr.driver.process import run_region
+    from airflow_kcr.traces import record
 
     if group and request_id is None:
         raise typer.BadParameter("--group: the processes of one run share its --request-id; name it")
@@ -125,5 +126,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
             reading=options.settings_of(read_option),
         )
         answer = run_region(found, members, start_within=start_within)
+        if answer.request.sequence is not None and not dag_run:
+            record(handle.checkpoints, answer.request.sequence)
         send_checkpoint(handle, answer.request.sequence, dag_run)
         show(checkpoint_request(answer), output)

@@ -108,6 +108,8 @@ def _repaired(task: CheckpointTask, region: Region, view: CheckpointView) -> Che
 
 
 def _emit(task: CheckpointTask, context: Context, region: Region, view: CheckpointView) -> None:
+    from airflow_kcr.traces import record
+
     first, asked = next(iter(view.runs), None), kcr.requester(context)
     runs = {(one.dag_id, one.run_id) for one in view.runs}
     if first is not None and (asked.dag_id, asked.run_id) in runs - {(first.dag_id, first.run_id)}:
@@ -116,6 +118,7 @@ def _emit(task: CheckpointTask, context: Context, region: Region, view: Checkpoi
         return
     event, partition_key = _event(task, context, region, view.checkpoint)
     event.add_partitions(partition_key)
+    record(region.checkpoints, view.checkpoint.sequence)
 
 
 def _event(

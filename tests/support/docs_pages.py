@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
-from airflow_kcr import errors, settings
+from airflow_kcr import errors, settings, traces
 from airflow_kcr.metrics.declared import METRICS
 from airflow_kcr.protocol import offsets, targets, timeouts, values
 from airflow_kcr.protocol.invariants.proof import CHECKS
@@ -611,6 +611,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "scenarios": scenarios,
     "faults": faults,
     "lineage-facets": lineage_facets,
+    "spans": lambda: table(["Span", "Time"], [[code(name), what] for name, what in traces.SPANS.items()]),
     "airflow-connection": airflow_pages.connection_fields,
     "airflow-options": airflow_pages.options,
     "airflow-operators-common": lambda: airflow_pages.common("operators", "base", "RegionOperator"),

@@ -5,9 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.slack.hooks.slack_webhook import SlackWebhookHook
+from airflow.providers.slack.notifications.slack_webhook import SlackWebhookNotifier
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import BaseNotifier, Context
 from airflow.sdk.exceptions import AirflowException
+from slack_sdk.webhook import WebhookResponse
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.notifications.region import KcrRegionNotifier
@@ -115,6 +118,22 @@ def test_airflows_notifier_by_mail_sends_what_is_wrong(driver: Driver, monkeypat
     assert (received["To"], received["Subject"]) == ("on-call@example.com", "Region flights is halted")
     (html,) = [part for part in received.walk() if part.get_content_type() == "text/html"]
     assert "stranger on host host in group g; choices: remove" in html.get_payload(decode=True).decode()  # type: ignore[union-attr]
+
+
+def test_slacks_notifier_sends_what_is_wrong(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.find_stranger()
+    posted: list[str | None] = []
+
+    def send(_: SlackWebhookHook, *, text: str | None = None, **__: object) -> WebhookResponse:
+        posted.append(text)
+        return WebhookResponse(url="https://hooks.example.com", status_code=200, body="ok", headers={})
+
+    monkeypatch.setattr(SlackWebhookHook, "send", send)
+    slack = SlackWebhookNotifier(text="{{ kcr.region }} is {{ kcr.standing }}: {{ kcr.detail }}")
+    KcrRegionNotifier(region="flights", notifiers=slack)(failed())
+    (text,) = posted
+    assert text is not None
+    assert text.startswith("flights is halted: stranger on host host in group g")
 
 
 def test_a_mail_server_that_refuses_is_reported_and_changes_nothing(
