@@ -133,7 +133,7 @@ def test_slacks_notifier_sends_what_is_wrong(driver: Driver, monkeypatch: pytest
     KcrRegionNotifier(region="flights", notifiers=slack)(failed())
     (text,) = posted
     assert text is not None
-    assert text.startswith("flights is halted: stranger on host host in group g")
+    assert text.startswith("flights is halted: consumer stranger on host host in group g")
 
 
 def test_a_mail_server_that_refuses_is_reported_and_changes_nothing(
