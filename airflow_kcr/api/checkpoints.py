@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -47,6 +48,7 @@ class CheckpointSummary(View):
         ("kept_because", lambda c: c.kept or None),
         ("unreachable", lambda c: None if c.reach is None else c.reach.is_unreachable),
         ("overtaken_at", lambda c: None if c.reach is None else c.reach.overtaken_at),
+        ("runs", lambda c: [{"dag_id": run.dag_id, "run_id": run.run_id} for run in c.runs]),
         table=(
             *("sequence", "timeline", "state", "purpose", "boundary", "committed", "current", "finished_at"),
             *("kept_because", "log"),
@@ -60,15 +62,23 @@ class CheckpointSummary(View):
     reach: Reach | None = None
     """Whether it can still be gone back to; None: it has no offsets."""
 
+    runs: tuple[Requester, ...] = ()
+    """The DAG runs that it answers, in the order in which they asked."""
+
     @classmethod
     def of_page(cls, region: StoredRegion, page: CheckpointPage) -> tuple[Self, ...]:
         """Return the checkpoints of a page of the archive, the oldest first."""
         kept, reaches = retention.protected(region), reach(page)
+        runs: defaultdict[CheckpointNumber | None, list[Requester]] = defaultdict(list)
+        for request in page.requests:
+            if request.requester.run_id:
+                runs[request.sequence].append(request.requester)
         return tuple(
             cls(
                 checkpoint=row,
                 kept=kept.get(row.sequence, "") or retention.own_reason(row),
                 reach=reaches.get(row.sequence),
+                runs=tuple(runs[row.sequence]),
             )
             for row in page.checkpoints
         )
@@ -453,5 +463,5 @@ class RegionCheckpoints(Handle):
 
     def _pinned(self, sequence: int, label: str, reason: str) -> CheckpointView:
         known = plans.require_checkpoint(self.read(), CheckpointNumber(sequence)).sequence
-        pin = PinCheckpoint(sequence=known, label=label, reason=reason)
+        pin = PinCheckpoint(sequence=known, label=label, reason=reason, who=self.requester.who)
         return CheckpointView.of(self.store.handle(self.name, pin), known)

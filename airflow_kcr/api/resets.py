@@ -222,6 +222,15 @@ class RegionResets(Handle):
         rows = self.store.reset_page(self.name, before=number, last=last)
         return reset_views.counted(self.store, self.name, reset_views.of_page(self.name, rows, last), rows.following)
 
+    def undone_runs(self, reset_id: str) -> tuple[Requester, ...]:
+        """Return the DAG runs whose checkpoints a reset has taken off the current timeline, in the order of those.
+
+        Raises:
+            UnknownReset: there is none.
+        """
+        region = self.read()
+        return plans.answered_runs(region, reset_views.found(region, reset_id).undone)
+
     def show(self, reset_id: str) -> ResetView:
         """Return one reset, by its id, its sequence or the name of its plan.
 

@@ -141,7 +141,7 @@ class MemberView(View):
 
     shown = AnswerColumns["MemberView"](
         ("member_id", lambda m: m.member),
-        *("member.index", "incarnation", "version", "state", "alive", "partitions"),
+        *("member.index", "incarnation", "version", "label", "state", "alive", "batch_since", "partitions"),
     )
 
     member: values.MemberId
@@ -159,6 +159,9 @@ class MemberView(View):
     version: str = ""
     """Of the package that it runs, or ran last; empty: it did not say."""
 
+    batch_since: datetime | None = None
+    """Since when its oldest batch in flight runs; None: it runs none."""
+
     start_failure: str = ""
     """Why it could not start with the spec in force, since it last lived."""
 
@@ -170,6 +173,9 @@ class MemberView(View):
             if claim.owner is not None:
                 owned[claim.owner].append(partition.topic_partition)
         failures = {c.member: c.refusal for c in specs.start_failures(region, now)}
+        since: dict[values.MemberId, datetime] = {}
+        for batch in region.running.values():
+            since[batch.member] = min(batch.started_at, since.get(batch.member, batch.started_at))
         for member in members:
             row = region.members.get(member)
             yield cls(
@@ -180,6 +186,7 @@ class MemberView(View):
                 partitions=tuple(owned.get(member, ())),
                 label="" if row is None else row.label,
                 version="" if row is None else row.version,
+                batch_since=since.get(member),
                 start_failure=failures.get(member, ""),
             )
 
@@ -264,7 +271,8 @@ class RegionSummary(View):
     """One region in a line."""
 
     shown: ClassVar[AnswerColumns[Any]] = AnswerColumns["RegionSummary"](
-        *("region", "state", "desired_state", "epoch", "timeline", "last_complete", "next_boundary"),
+        *("region", "state", "desired_state", "epoch", "timeline", "last_complete", "last_complete_at"),
+        "next_boundary",
         ("overdue_seconds", lambda r: r.overdue),
         ("progress", lambda r: r.liveness.verdict),
         *("members", "alive", "lag"),
@@ -278,6 +286,9 @@ class RegionSummary(View):
     epoch: int
     timeline: int
     last_complete: int | None
+    last_complete_at: datetime | None
+    """When that was complete."""
+
     next_boundary: datetime | None
     members: int
     """How many the spec asks for."""
@@ -311,13 +322,15 @@ class RegionSummary(View):
         """
         waited = liveness.judge(region, now, seen)
         lags = lag.judge(region, now, waited, samples)
+        newest = retention.newest_usable(region)
         return cls(
             region=region.name,
             state=str(region.state),
             desired_state=str(region.desired_state),
             epoch=region.epoch,
             timeline=region.timeline,
-            last_complete=last_complete(region),
+            last_complete=None if newest is None else newest.sequence,
+            last_complete_at=None if newest is None else newest.finished_at,
             next_boundary=region.next_boundary,
             members=sum(group.members for group in region.rules.groups.values()),
             alive=len(region.live_members(now)),
@@ -348,10 +361,10 @@ class RegionView(RegionSummary):
 
     shown = AnswerColumns["RegionView"](
         *("region", "region_id", "state", "desired_state", "epoch", "timeline", "next_sequence", "restore_point"),
-        *("last_complete", "next_boundary"),
+        *("last_complete", "last_complete_at", "next_boundary"),
         ("overdue_seconds", lambda r: r.overdue),
         ("progress", lambda r: r.liveness.verdict),
-        "note",
+        *("halted", "note"),
         (
             "waits",
             lambda r: [

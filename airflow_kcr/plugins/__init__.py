@@ -43,7 +43,7 @@ class KcrPlugin(AirflowPlugin):
         from airflow_kcr.hooks.kcr import KcrHook
         from airflow_kcr.plugins.page import build_page
 
-        return build_page({name: KcrHook(name).opened for name in shown_connections()})
+        return build_page({name: KcrHook(name).opened for name in shown_connections()}, KcrHook().cluster)
 
 
 def shown_connections() -> tuple[str, ...]:

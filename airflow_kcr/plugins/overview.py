@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Self
+from enum import StrEnum
+from typing import Any, Final, Self
 
 from airflow_kcr.api.checkpoints import CheckpointSummary
 from airflow_kcr.api.reset_views import ResetView, of_page
-from airflow_kcr.api.views import RegionView, last_complete
+from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, RegionView, View, last_complete
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import timelines
@@ -26,8 +28,15 @@ PARTITIONS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRow:
-    """One partition, as the store knows it."""
+class PartitionRow(View):
+    """One partition, as the store knows it; what it has in common with `kcr lag` has its name there."""
+
+    shown = AnswerColumns["PartitionRow"](
+        *OF_PARTITION,
+        *("position", "checkpointed", "log_end"),
+        ("lag", lambda row: row.behind),
+        ("member_id", lambda row: row.owner),
+    )
 
     partition: GroupPartition
     owner: MemberId | None
@@ -76,6 +85,43 @@ class Overview:
             checkpoints=CheckpointSummary.of_page(region, past.checkpoints)[::-1],
             resets=of_page(region.name, past.resets, SHOWN)[::-1],
         )
+
+
+class PartitionOrder(StrEnum):
+    """What partitions are listed by."""
+
+    PARTITION = "partition"
+    LAG = "lag"
+    """The furthest behind first; those of which it is not known last."""
+
+    MEMBER = "member"
+
+
+_KEYS: Final[Mapping[PartitionOrder, Callable[[PartitionRow], Any]]] = {
+    PartitionOrder.PARTITION: lambda row: row.partition,
+    PartitionOrder.LAG: lambda row: (-1 if row.behind is None else row.behind, row.partition),
+    PartitionOrder.MEMBER: lambda row: (str(row.owner or ""), row.partition),
+}
+
+
+def partition_page(
+    region: StoredRegion, match: str, order: PartitionOrder, start: int, count: int, *, is_descending: bool
+) -> tuple[list[PartitionRow], int]:
+    """Return some partitions of a region, and how many there are that match.
+
+    Args:
+        region: as it was read.
+        match: a part of what stands in the row: group, topic and number, or member; empty: all.
+        order: what they are listed by.
+        start: how many are left out before the first.
+        count: how many at most.
+        is_descending: whether the order is turned round.
+    """
+    newest = last_complete(region)
+    rows = _partitions(region, newest, region.archive.region_page(newest, 1))
+    found = [row for row in rows if match in f"{row.partition} {row.owner or ''}"]
+    found.sort(key=_KEYS[order], reverse=is_descending)
+    return found[start : start + count], len(found)
 
 
 def _partitions(region: StoredRegion, newest: CheckpointNumber | None, past: RegionPage) -> list[PartitionRow]:

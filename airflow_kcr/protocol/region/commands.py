@@ -32,6 +32,14 @@ class Command(Generic[A_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InEpoch(Command[A_co]):
+    """Another command, as long as the region is in the epoch that its caller looked at."""
+
+    epoch: values.Epoch
+    command: Command[A_co]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who asks, and in which epoch."""
 
@@ -505,6 +513,8 @@ class PinCheckpoint(Command[Region]):
     sequence: values.CheckpointNumber
     label: str
     reason: str = ""
+    who: str = ""
+    """Who asked, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

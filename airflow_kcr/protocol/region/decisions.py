@@ -44,6 +44,9 @@ def decide(region: Region, now: datetime, command: commands.Command[object]) -> 
     Raises:
         RefusedError: the rule refuses it; nothing has changed.
     """
+    if isinstance(command, commands.InEpoch):
+        region.require_epoch(command.epoch)
+        return decide(region, now, command.command)
     region = RULES[type(command)](retention.by_itself(region, now), now, command)
     region = reconciliation.reconcile(region, now)
     answer = ANSWERS.get(type(command))

@@ -284,6 +284,8 @@ class CheckpointPinned(Body):
     sequence: values.CheckpointNumber
     name: str
     reason: str
+    who: str = ""
+    """Who asked, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -505,7 +505,7 @@ def plan(region: Region, now: datetime, request_id: values.RequestId, request: r
     return replace(
         made,
         undoes=undoes,
-        runs=_runs(region, undoes),
+        runs=answered_runs(region, undoes),
         tables=_tables(region, undoes),
         upserts=not_restored(region, request, seek),
     )
@@ -543,7 +543,7 @@ def require_epoch(region: Region, epoch: values.Epoch) -> None:
         )
 
 
-def _runs(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tuple[rows.Requester, ...]:
+def answered_runs(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tuple[rows.Requester, ...]:
     """Return the DAG runs that were answered by these checkpoints, in the order of their checkpoints."""
     answers = [r for r in region.archive.requests_for(undoes) if r.state is rows.RequestState.ANSWERED]
     return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))

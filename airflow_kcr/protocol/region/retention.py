@@ -175,4 +175,4 @@ def pin(region: Region, now: datetime, request: PinCheckpoint) -> Region:
     if (row.pinned_as, row.pin_reason) == (label, reason):
         return region
     region = replace(region, retire_at=now).with_checkpoint(replace(row, pinned_as=label, pin_reason=reason))
-    return region.record(now, events.CheckpointPinned(sequence=sequence, name=label, reason=reason))
+    return region.record(now, events.CheckpointPinned(sequence=sequence, name=label, reason=reason, who=request.who))

@@ -23,7 +23,7 @@ from airflow_kcr.api.regions import opened
 from airflow_kcr.dags import region_dags
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.operators.region import KcrPauseOperator
-from airflow_kcr.plugins import page
+from airflow_kcr.plugins import rights
 from airflow_kcr.plugins.page import build_page
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.commands import ChangeDesiredState, PinCheckpoint, RequestReset
@@ -37,7 +37,7 @@ from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.browsing import TestClient
 from tests.support.driver import Driver
-from tests.support.live_region import SPEC, live_region
+from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.plans import statements
 from tests.support.words import values_in
 
@@ -54,7 +54,7 @@ def no_teams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
 
 
-OWNERS: Mapping[page.Place, frozenset[str]] = {
+OWNERS: Mapping[rights.Place, frozenset[str]] = {
     ("kcr_default", "mine"): frozenset({"mine"}),
     ("kcr_default", "flights"): frozenset({"flights_checkpoint"}),
     ("other", "flights"): frozenset({"others"}),
@@ -67,8 +67,10 @@ def page_at(url: str, **others: str) -> FastAPI:
         return lambda: opened(url)
 
     create_auth_manager()
-    app = build_page({"kcr_default": lending(url)} | {name: lending(other) for name, other in others.items()})
-    app.dependency_overrides[page.owners] = lambda: lambda: OWNERS
+    lends = {"kcr_default": lending(url)} | {name: lending(other) for name, other in others.items()}
+    app = build_page(lends, FakeCluster().clusters)
+    app.dependency_overrides[rights.owners] = lambda: lambda: OWNERS
+    app.dependency_overrides[rights.resetters] = lambda: lambda dags: []
     return app
 
 
@@ -90,16 +92,23 @@ def viewer(app: FastAPI) -> TestClient:
 
 def paths(app: FastAPI) -> list[str]:
     """Every way into the application, whatever kind of route it is."""
-    found = [str(getattr(route, "path", "?")) for route in app.routes]
-    return [path.replace("{region}", "flights").replace("{store}", "kcr_default") for path in found]
+    found = [route.path for route in app.routes if isinstance(route, APIRoute) and route.methods == {"GET"}]
+    names = {"region": "flights", "store": "kcr_default", "sequence": "1", "number": "1", "name": "console.js"}
+    return [path.format_map(names) for path in found]
 
 
 # -- who may look -----------------------------------------------------------------------------------------------------
 
 
 def test_there_are_no_ways_in_but_those_that_are_meant(app: FastAPI) -> None:
-    assert paths(app) == ["/", "/regions/flights", "/stores/kcr_default/regions/flights"]
-    assert all(isinstance(route, APIRoute) and route.methods == {"GET"} for route in app.routes)
+    assert [path for path in paths(app) if not path.startswith("/api/")] == [
+        "/",
+        "/regions/flights",
+        "/stores/kcr_default/regions/flights",
+    ]
+    assert all(isinstance(route, APIRoute) for route in app.routes)
+    changing = [route.path for route in app.routes if isinstance(route, APIRoute) and route.methods != {"GET"}]
+    assert all(path.startswith("/api/stores/{store}/regions/{region}/") for path in changing)
 
 
 def test_every_route_asks_who_is_there(app: FastAPI) -> None:
@@ -118,7 +127,7 @@ class OwnDags(SimpleAuthManager):
 @pytest.fixture
 def as_owner_of(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], TestClient]:
     """A browser of a user who may see the runs of those DAGs alone."""
-    monkeypatch.setattr(page, "get_auth_manager", OwnDags)
+    monkeypatch.setattr(rights, "get_auth_manager", OwnDags)
 
     def client(dags: str) -> TestClient:
         app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username=dags, role=None)
@@ -134,7 +143,7 @@ def test_the_region_decides_whose_right_is_asked_and_never_the_request(
     other = as_owner_of("mine")
     for place in ("/regions/flights", "/stores/kcr_default/regions/flights", "/stores/other/regions/flights"):
         told = other.get(place + asked)
-        assert (told.status_code, told.json()["detail"]) == (403, page.NOT_YOURS), place
+        assert (told.status_code, told.json()["detail"]) == (403, rights.NOT_YOURS), place
     listed = other.get("/" + asked)
     assert listed.status_code == 200
     assert "flights" not in listed.text
@@ -155,11 +164,11 @@ def test_the_regions_of_a_dag_are_those_that_its_operators_name() -> None:
         "region: minimal\nkafka: {bootstrap.servers: 'b:1'}\ngroups: [{group_id: g, topics: [t], pipeline: 'a:b'}]\n"
     )
     for dag in region_dags(spec, start_date=datetime(2026, 11, 1, tzinfo=UTC), kcr_conn_id="own"):
-        assert set(page.places_of(DagSerialization.to_dict(dag))) == {("own", "minimal")}
+        assert set(rights.places_of(DagSerialization.to_dict(dag))) == {("own", "minimal")}
     with DAG("others", schedule=None) as dag:
         KcrRegionStateSensor(task_id="wait", region="minimal", state="running")
         KcrPauseOperator(task_id="pause", region="{{ params.region }}")
-    assert ("kcr_default", "minimal") not in set(page.places_of(DagSerialization.to_dict(dag)))
+    assert ("kcr_default", "minimal") not in set(rights.places_of(DagSerialization.to_dict(dag)))
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
@@ -349,9 +358,11 @@ def test_a_page_changes_nothing_loads_nothing_runs_nothing_and_may_be_framed_by_
     for path in paths(app):
         answer = viewer.get(path)
         assert driver.region.counter == before
+        assert answer.headers["cache-control"] == ("no-cache" if path.startswith("/static/") else "no-store"), path
+        if path.startswith(("/api/", "/static/")):
+            continue
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "frame-ancestors 'self'" in answer.headers["content-security-policy"]
-        assert answer.headers["cache-control"] == "no-store"
         seen = Tags(answer.text)
         assert not seen.tags & {"script", "link", "img", "iframe", "form", "object", "embed", "restore_point"}
         assert all(not link.startswith(("http", "/")) for link in seen.links)

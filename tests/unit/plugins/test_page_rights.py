@@ -14,12 +14,13 @@ from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.dag import DagModel
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
+from fastapi.routing import APIRoute
 
 from airflow_kcr.api.regions import opened
 from airflow_kcr.operators.region import KcrPauseOperator
-from airflow_kcr.plugins import page
+from airflow_kcr.plugins import page, rights
 from tests.support.browsing import TestClient
-from tests.support.live_region import live_region
+from tests.support.live_region import FakeCluster, live_region
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -29,16 +30,32 @@ OWNERS = {
     ("other", "flights"): frozenset({"others"}),
     ("kcr_default", "tills"): frozenset({"tills_checkpoint"}),
 }
+BODIES = {
+    "pause": {"epoch": 0},
+    "checkpoints": {"epoch": 0},
+    "pin": {"epoch": 0, "label": "kept"},
+    "plan": {"target": "to-earliest"},
+}
+"""What is sent to change something, by the end of the path."""
+
 FLIGHTS = ("/regions/flights", "/stores/kcr_default/regions/flights")
 
 SEES = {
     "nobody": (403, 403),
     "viewer": (200, 200),
+    "viewer who triggers": (200, 200),
     "editor of another DAG": (200, 403),
     "editor": (200, 200),
+    "editor who only reads runs": (200, 200),
     "admin": (200, 200),
 }
-"""What the list and the pages of region flights answer to each; the editor may see one DAG of it."""
+"""What the list and the pages of region flights answer to each; the editors may see one DAG of it."""
+
+CHANGES = {"editor", "admin"}
+"""Who may change region flights."""
+
+ORIGIN = {"Origin": "http://testserver"}
+"""Of the test client's own address."""
 
 
 @pytest.fixture
@@ -46,8 +63,9 @@ def app(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]
     monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
     create_auth_manager()
     with live_region(database_url):
-        app = page.build_page({"kcr_default": lambda: opened(database_url)})
-        app.dependency_overrides[page.owners] = lambda: lambda: OWNERS
+        app = page.build_page({"kcr_default": lambda: opened(database_url)}, FakeCluster().clusters)
+        app.dependency_overrides[rights.owners] = lambda: lambda: OWNERS
+        app.dependency_overrides[rights.resetters] = lambda: lambda dags: []
         yield app
 
 
@@ -59,7 +77,7 @@ def under_fab(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.simplefilter("ignore")
         from airflow.providers.fab.auth_manager.fab_auth_manager import FabAuthManager
     manager = object.__new__(FabAuthManager)
-    monkeypatch.setattr(page, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(rights, "get_auth_manager", lambda: manager)
 
 
 def fab_user(*granted: tuple[str, str]) -> Any:  # noqa: ANN401 (FAB's own)
@@ -70,26 +88,61 @@ def fab_user(*granted: tuple[str, str]) -> Any:  # noqa: ANN401 (FAB's own)
 
 
 def fab_users() -> dict[str, Any]:
-    reads, runs, edits = "can_read", ("can_read", "DAG Runs"), ("can_edit", "DAG Runs")
+    reads, runs, triggers = "can_read", ("can_read", "DAG Runs"), ("can_create", "DAG Runs")
     return {
         "nobody": fab_user(),
         "viewer": fab_user((reads, "DAGs"), runs),
+        "viewer who triggers": fab_user((reads, "DAGs"), runs, triggers),
         "editor of another DAG": fab_user(
-            runs, edits, (reads, "DAG:tills_checkpoint"), ("can_edit", "DAG:tills_checkpoint")
+            runs, triggers, (reads, "DAG:tills_checkpoint"), ("can_edit", "DAG:tills_checkpoint")
         ),
-        "editor": fab_user(runs, edits, (reads, "DAG:flights_checkpoint"), ("can_edit", "DAG:flights_checkpoint")),
-        "admin": fab_user((reads, "DAGs"), ("can_edit", "DAGs"), runs, edits),
+        "editor": fab_user(runs, triggers, (reads, "DAG:flights_checkpoint"), ("can_edit", "DAG:flights_checkpoint")),
+        "editor who only reads runs": fab_user(
+            runs, (reads, "DAG:flights_checkpoint"), ("can_edit", "DAG:flights_checkpoint")
+        ),
+        "admin": fab_user((reads, "DAGs"), ("can_edit", "DAGs"), runs, triggers),
     }
+
+
+def ways_in(app: FastAPI) -> list[tuple[str, set[str]]]:
+    """Every path of the application, and its methods; there is nothing but routes."""
+    values = {
+        "region": "flights",
+        "store": "kcr_default",
+        "sequence": "1",
+        "number": "1",
+        "verb": "pause",
+        "name": "console.js",
+    }
+    found: dict[str, set[str]] = {}
+    for route in app.routes:
+        assert isinstance(route, APIRoute)
+        path = route.path
+        for name, value in values.items():
+            path = path.replace("{" + name + "}", value)
+        assert "{" not in path
+        found.setdefault(path, set()).update(route.methods)
+    return list(found.items())
 
 
 def asks(app: FastAPI, user: object, who: str) -> None:
     app.dependency_overrides[get_user] = lambda: user
     client = TestClient(app)
     listed, shown = SEES[who]
-    for path, status in (("/", listed), *((path, shown) for path in FLIGHTS)):
-        assert client.get(path).status_code == status, (who, path)
-        for method in ("POST", "PUT", "PATCH", "DELETE"):
-            assert client.request(method, path).status_code == 405, (who, method, path)
+    for path, methods in ways_in(app):
+        is_of_region = "flights" in path
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+            answer = client.request(method, path, json=BODIES.get(path.rpartition("/")[2]), headers=ORIGIN)
+            if method not in methods:
+                assert answer.status_code == 405, (who, method, path)
+            elif method == "GET":
+                expected = shown if is_of_region else 200 if path.startswith("/static") else listed
+                assert (answer.status_code == 403) == (expected == 403), (who, path, answer.text)
+                assert answer.status_code in {200, 403, 404}, (who, path, answer.text)
+            else:
+                may = shown == 200 and who in CHANGES
+                assert (answer.status_code != 403) == may, (who, path, answer.text)
+                assert answer.status_code in {200, 403, 404, 409, 422}, (who, path, answer.text)
     text = client.get("/").text
     assert ("regions/flights" in text) == (shown == 200), who
 
@@ -111,7 +164,7 @@ def test_under_fab_a_region_is_shown_to_who_may_read_one_of_its_dags_or_all_dags
 def test_under_the_simple_manager_whoever_has_a_role_sees_all(
     app: FastAPI, monkeypatch: pytest.MonkeyPatch, who: str, role: str | None
 ) -> None:
-    monkeypatch.setattr(page, "get_auth_manager", SimpleAuthManager)
+    monkeypatch.setattr(rights, "get_auth_manager", SimpleAuthManager)
     asks(app, SimpleAuthManagerUser(username="ada", role=role), who)
 
 
@@ -147,12 +200,12 @@ def template(region: str) -> None:
     [
         (plain, None, "kcr_default"),
         (plain, "own", "own"),
-        (mapped, None, page.UNKNOWN),
-        (mapped, "own", page.UNKNOWN),
-        (in_expand, None, page.UNKNOWN),
-        (in_expand_kwargs, None, page.UNKNOWN),
+        (mapped, None, rights.UNKNOWN),
+        (mapped, "own", rights.UNKNOWN),
+        (in_expand, None, rights.UNKNOWN),
+        (in_expand_kwargs, None, rights.UNKNOWN),
         (in_partial, "own", "b"),
-        (template, None, page.UNKNOWN),
+        (template, None, rights.UNKNOWN),
     ],
 )
 def test_the_store_of_a_task_is_the_one_that_its_dag_says_or_unknown(
@@ -160,12 +213,12 @@ def test_the_store_of_a_task_is_the_one_that_its_dag_says_or_unknown(
 ) -> None:
     with DAG("d", schedule=None, default_args={"kcr_conn_id": default} if default else {}) as dag:
         make("flights")
-    assert list(page.places_of(DagSerialization.to_dict(dag))) == [(store, "flights")]
+    assert list(rights.places_of(DagSerialization.to_dict(dag))) == [(store, "flights")]
 
 
 def test_a_region_whose_store_is_unknown_is_not_shown_and_the_reason_is(app: FastAPI, under_fab: None) -> None:
-    unknown = {(page.UNKNOWN, "flights"): frozenset({"flights_checkpoint"})}
-    app.dependency_overrides[page.owners] = lambda: lambda: unknown
+    unknown = {(rights.UNKNOWN, "flights"): frozenset({"flights_checkpoint"})}
+    app.dependency_overrides[rights.owners] = lambda: lambda: unknown
     app.dependency_overrides[get_user] = lambda: fab_users()["editor"]
     client = TestClient(app)
     for path in FLIGHTS:

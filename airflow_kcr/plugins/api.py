@@ -1,0 +1,366 @@
+"""The JSON that the console reads and writes: the documents of `-o json`, with what frames a page of them.
+
+Reading takes the right to see a region, changing it the right to trigger runs of one of its DAGs. What changes
+something names the epoch that its user looked at, so that nothing is done to a region that was reset since.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 (FastAPI reads the annotation)
+from airflow.configuration import conf
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from airflow_kcr import verbs
+from airflow_kcr.api import Clusters, Region
+from airflow_kcr.api.ledger import event_to_json
+from airflow_kcr.api.regions import regions
+from airflow_kcr.api.views import RegionView, document_of
+from airflow_kcr.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    InvalidIdentifier,
+    KcrError,
+    RefusedError,
+    StoreError,
+    UnknownCheckpoint,
+    UnknownRegion,
+    UnknownReset,
+)
+from airflow_kcr.plugins.overview import PartitionOrder, partition_page
+from airflow_kcr.plugins.rights import Changer, FindResetters, Looker, ReadOwners
+from airflow_kcr.protocol.region.commands import Command, InEpoch, PinCheckpoint, RequestCheckpoint
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId, region_name
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from airflow_kcr.store.regions import RegionStore
+
+    Lend: TypeAlias = Callable[[], AbstractContextManager[RegionStore]]
+
+PAGE: Final = 200
+"""How many rows an answer has at most."""
+
+HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+NOT_SHOWN: Final = (
+    "The regions of that connection are not shown here: the setting [kcr] page_conn_ids does not name it. An "
+    "administrator of Airflow can add it there."
+)
+
+ELSEWHERE: Final = (
+    "Changes are only taken from pages of this Airflow: the request names {origin} as its origin. If Airflow is behind "
+    "a proxy, [api] base_url has to be the address that users open; scripts use kcr, or KcrHook."
+)
+
+STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = (
+    (UnknownRegion, 404),
+    (UnknownCheckpoint, 404),
+    (UnknownReset, 404),
+    (InvalidIdentifier, 404),
+    (RefusedError, 409),
+    (ConfigurationError, 422),
+    (StoreError, 503),
+    (BrokerUnavailable, 503),
+)
+"""How errors are answered, the first that fits; others are 500."""
+
+VERBS: Final = {verb.name: verb for verb in (verbs.START, *verbs.STEERING)}
+
+Count: TypeAlias = Annotated[int, Query(ge=1, le=PAGE)]
+Number: TypeAlias = Annotated[int | None, Query(ge=0)]
+
+
+class Asked(BaseModel):
+    """What every change says."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    epoch: int = Field(ge=0)
+    """The region's, as the user has seen it."""
+
+    reason: str = ""
+
+
+class AskedVerb(Asked):
+    """A verb of the region."""
+
+    name: str = ""
+    """The region's name, typed by the user; only to kill it."""
+
+
+class AskedPin(Asked):
+    """The label of a pin; empty: the checkpoint is unpinned."""
+
+    label: str = Field(max_length=200)
+
+
+class AskedPlan(BaseModel):
+    """The options of `kcr reset plan`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    target: str
+    value: str | None = None
+    timezone: str = ""
+    groups: list[str] = []
+    topics: list[str] = []
+    skip: list[str] = []
+    forward: bool = False
+    allow_partial: bool = False
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """The stores that are shown, and how Kafka is reached."""
+
+    lend: Mapping[str, Lend]
+    clusters: Clusters
+
+    @contextmanager
+    def opened(self, store: str) -> Iterator[RegionStore]:
+        """Lend a store.
+
+        Raises:
+            HTTPException: 404, it is not one of those.
+        """
+        if store not in self.lend:
+            raise HTTPException(404, NOT_SHOWN)
+        with self.lend[store]() as found:
+            yield found
+
+    @contextmanager
+    def region(self, store: str, name: str, requester: Requester | None = None) -> Iterator[Region]:
+        """Lend a region, for its requester."""
+        with self.opened(store) as found:
+            yield Region(name, found, clusters=self.clusters, requester=requester)
+
+
+def from_here(request: Request) -> None:
+    """Refuse a change that another site's page asks for in the name of the user whose cookie it uses.
+
+    Raises:
+        HTTPException: 403.
+    """
+    origin = urlsplit(request.headers.get("origin", "")).netloc
+    own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc} - {""}
+    if origin not in own:
+        raise HTTPException(403, ELSEWHERE.format(origin=origin or "nothing"))
+
+
+def add_api(app: FastAPI, lend: Mapping[str, Lend], clusters: Clusters) -> None:
+    """Add the routes of the console to the page.
+
+    Args:
+        app: the page.
+        lend: what opens the stores, by their connections.
+        clusters: how Kafka is reached, for plans.
+    """
+    stores = Stores(lend=lend, clusters=clusters)
+    app.add_exception_handler(KcrError, _refused)
+    app.include_router(_shown_list(stores))
+    app.include_router(_shown(stores))
+    app.include_router(_changes(stores))
+
+
+def _refused(request: Request, error: Exception) -> JSONResponse:
+    status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+    message = error.message if isinstance(error, KcrError) else str(error)
+    return JSONResponse({"detail": message, "error": type(error).__name__}, status, HEADERS)
+
+
+def _answer(**facts: object) -> JSONResponse:
+    return JSONResponse(document_of(facts), headers=HEADERS)
+
+
+REGION: Final = "/api/stores/{store}/regions/{region}"
+
+
+def _shown_list(stores: Stores) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/api/regions")
+    def listed(may: Looker, read_owners: ReadOwners) -> JSONResponse:
+        """All regions that the user may see, by store; one store that is away does not hide the others."""
+        known, found = read_owners(), []
+        for name in (one for one in stores.lend if may.has_any_of(one)):
+            shown: dict[str, object] = {"kcr_conn_id": name, "problem": "", "regions": []}
+            try:
+                with stores.opened(name) as store:
+                    shown["regions"] = [
+                        one.to_json() | {"dags": may.of_dags(known, name, one.region)}
+                        for one in regions(store)
+                        if may.has(name, one.region)
+                    ]
+            except KcrError as error:
+                shown["problem"] = error.message
+            found.append(shown)
+        return _answer(
+            now=datetime.now(UTC),
+            refresh_seconds=conf.getint("api", "auto_refresh_interval", fallback=3),
+            stores=found,
+            not_shown=may.not_shown,
+        )
+
+    return routes
+
+
+def _may_look(store: str, region: str, may: Looker) -> None:
+    may.require(store, region)
+
+
+def _may_change(store: str, region: str, may: Changer) -> None:
+    may.require(store, region)
+
+
+def _shown(stores: Stores) -> APIRouter:
+    routes = APIRouter(prefix=REGION, dependencies=[Depends(_may_look)])
+
+    @routes.get("")
+    def shown(
+        store: str, region: str, may: Looker, change: Changer, read_owners: ReadOwners, resetters: FindResetters
+    ) -> JSONResponse:
+        """The region, its DAGs, and whether the user may change it."""
+        with stores.opened(store) as opened:
+            row, now, seen = opened.look(region_name(region))
+            view = RegionView.of(row, now, seen)
+        dags = may.of_dags(read_owners(), store, region)
+        return _answer(
+            now=now, region=view, counter=row.counter, may_change=change.has(store, region), dags=dags,
+            reset_dags=resetters(dags),
+        )  # fmt: skip
+
+    @routes.get("/sign")
+    def sign(store: str, region: str) -> JSONResponse:
+        """Whether anything is new: one statement, and a number that moves with each event."""
+        name = region_name(region)
+        with stores.opened(store) as opened:
+            found = opened.signs([name])
+        if name not in found:
+            raise UnknownRegion(f"there is no region {region}")
+        (sign, now) = found[name]
+        return _answer(now=now, counter=sign.counter, leases=sign.leases)
+
+    @routes.get("/checkpoints")
+    def checkpoints(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:
+        """The newest checkpoints before a number, the oldest first."""
+        with stores.region(store, region) as lent:
+            return _answer(checkpoints=lent.checkpoints.list(before=before, last=last))
+
+    @routes.get("/checkpoints/{sequence}")
+    def checkpoint(
+        store: str, region: str, sequence: int, start: Annotated[int, Query(ge=0)] = 0, count: Count = 100
+    ) -> JSONResponse:
+        """One checkpoint, with some of its offsets."""
+        with stores.region(store, region) as lent:
+            document = lent.checkpoints.show(sequence).to_json()
+        offsets = document["offsets"]
+        rows = offsets if isinstance(offsets, list) else []
+        return _answer(checkpoint={**document, "offsets": rows[start : start + count]}, total=len(rows))
+
+    @routes.get("/partitions")
+    def partitions(
+        store: str,
+        region: str,
+        match: str = "",
+        order: PartitionOrder = PartitionOrder.PARTITION,
+        direction: Literal["up", "down"] = "up",
+        start: Annotated[int, Query(ge=0)] = 0,
+        count: Count = 50,
+    ) -> JSONResponse:
+        """Some partitions, as the store knows them."""
+        with stores.opened(store) as opened:
+            row, now = opened.read(region_name(region))
+            found, total = partition_page(row, match, order, start, count, is_descending=direction == "down")
+        return _answer(now=now, partitions=found, total=total)
+
+    @routes.get("/resets")
+    def resets(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:
+        """The newest resets before a number, the oldest first."""
+        with stores.region(store, region) as lent:
+            return _answer(resets=lent.resets.list(before=before, last=last))
+
+    @routes.get("/resets/{number}/runs")
+    def undone_runs(store: str, region: str, number: int) -> JSONResponse:
+        """The DAG runs whose checkpoints a reset has undone, in the order of those."""
+        with stores.region(store, region) as lent:
+            runs = lent.resets.undone_runs(str(number))
+        return _answer(runs=[{"dag_id": run.dag_id, "run_id": run.run_id} for run in runs])
+
+    @routes.get("/events")
+    def events(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:
+        """The newest events before a number, the oldest first."""
+        with stores.region(store, region) as lent:
+            end = lent.counter() + 1 if before is None else before
+            first = max(end - 1 - last, 0)
+            found = [event for event in lent.events(first, last) if event.number < end]
+        return _answer(events=[event_to_json(event) for event in found])
+
+    return routes
+
+
+def _changes(stores: Stores) -> APIRouter:
+    routes = APIRouter(prefix=REGION, dependencies=[Depends(_may_change), Depends(from_here)])
+
+    def handle(store: str, region: str, asked: Asked, command: Command[object]) -> JSONResponse:
+        name, epoch = region_name(region), Epoch(asked.epoch)
+        with stores.opened(store) as opened:
+            opened.handle(name, InEpoch(epoch=epoch, command=command))
+            return _answer(region=RegionView.of(*opened.look(name)))
+
+    @routes.post("/checkpoints")
+    def drain(store: str, region: str, asked: Asked, user: GetUserDep) -> JSONResponse:
+        """Request a checkpoint now, as `kcr region drain`."""
+        command = RequestCheckpoint(
+            request_id=RequestId(f"drain:{uuid.uuid4()}"),
+            purpose=CheckpointPurpose.DRAIN,
+            requester=Requester(who=user.get_name(), reason=asked.reason.strip()),
+        )
+        return handle(store, region, asked, command)
+
+    @routes.post("/checkpoints/{sequence}/pin")
+    def pin(store: str, region: str, sequence: int, asked: AskedPin, user: GetUserDep) -> JSONResponse:
+        """Pin a checkpoint, or unpin it with an empty label."""
+        number = CheckpointNumber(sequence)
+        pin = PinCheckpoint(
+            sequence=number, label=asked.label.strip(), reason=asked.reason.strip(), who=user.get_name()
+        )
+        return handle(store, region, asked, pin)
+
+    @routes.post("/plan")
+    def plan(store: str, region: str, asked: AskedPlan, user: GetUserDep) -> JSONResponse:
+        """What a reset would do, with its worst partitions; changes nothing."""
+        with stores.region(store, region, Requester(who=user.get_name())) as lent:
+            request = lent.resets.request(
+                asked.target.replace("_", "-"), asked.value,
+                groups=asked.groups, topics=asked.topics, skip=asked.skip, timezone=asked.timezone,
+            )  # fmt: skip
+            request = replace(request, forward=asked.forward, allow_partial=asked.allow_partial, forced=asked.forced)
+            found = lent.resets.plan(request)
+        return _answer(plan=found.summary(), moves=found.moves, notes=found.heading())
+
+    @routes.post("/verbs/{verb}")
+    def steer(
+        store: str, region: str, verb: Annotated[str, Path()], asked: AskedVerb, user: GetUserDep
+    ) -> JSONResponse:
+        """Start, resume, pause, stop or kill the region."""
+        if verb not in VERBS:
+            raise HTTPException(404, f"there is no verb {verb}; there are {', '.join(VERBS)}")
+        if verb == verbs.KILL.name and asked.name != region:
+            raise HTTPException(422, f"to kill a region, type its name: {region}")
+        requester = Requester(who=user.get_name(), reason=asked.reason.strip())
+        return handle(store, region, asked, VERBS[verb].command(requester))
+
+    return routes

@@ -1,0 +1,218 @@
+"""Who may see which region, and who may change it: users with that right to the runs of a DAG that works on it.
+
+An application that a plugin adds is open to everyone unless each of its routes checks the user. Airflow's own check
+takes the DAG from the request, so that callers could choose the DAG whose right is checked. Here the region decides:
+its DAGs are those with the tag `kcr` whose tasks name the region and the connection of its store, as Airflow has
+stored them.
+
+Airflow's answers and stored DAGs are not its public interface, so only this module uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 (FastAPI reads the annotation)
+from airflow.models.dag import DagModel, DagTag
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.session import create_session
+from fastapi import Depends, HTTPException
+from sqlalchemy import select
+
+from airflow_kcr.hooks.links import is_literal
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+
+TAG: Final = "kcr"
+"""The tag by which a DAG of a region is found."""
+
+_OPERATORS: Final = "airflow_kcr.operators."
+"""Where the operators are that act on a region; a sensor only waits for one."""
+
+Place: TypeAlias = tuple[str, str]
+"""A connection, and a region of its store."""
+
+Owners: TypeAlias = Mapping[Place, frozenset[str]]
+"""The ids of the DAGs that work on a region."""
+
+Method: TypeAlias = Literal["GET", "POST"]
+"""What is done to the runs of a DAG, as Airflow's auth managers ask: read them, or trigger one."""
+
+NOT_YOURS: Final = (
+    "You may see neither the runs of all DAGs nor those of a DAG that works on this region (one with the tag kcr whose "
+    "tasks name it)."
+)
+
+NOT_YOURS_TO_CHANGE: Final = (
+    "You may look at this region, but not change it: that takes the right to trigger runs of all DAGs, or of a DAG "
+    "that works on this region (one with the tag kcr whose tasks name it)."
+)
+
+ANY_DAG: Final = "any DAG"
+"""An id that no DAG can have: only a right to all DAGs holds for it."""
+
+UNKNOWN: Final = ""
+"""Stands for the store of a region whose connection can't be known, in a `Place`."""
+
+NO_CONNECTION: Final = (
+    "Of {regions} a DAG of yours names the region, but not in which store it is: a mapped task gives no kcr_conn_id to "
+    "partial(), or the connection is a template. It is not guessed; name the connection there, and deploy the DAG anew."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The regions to whose DAGs' runs a user has a right: to read them, or to trigger one."""
+
+    everything: bool
+    """Whether it is a right to all DAGs."""
+
+    dags: Owners
+    """By region, those of its DAGs that the right is to, where it is not to all."""
+
+    refusal: str = NOT_YOURS
+    """What a user without it is told."""
+
+    @classmethod
+    def of(cls, user: BaseUser, method: Method, read_owners: Callable[[], Owners]) -> Self:
+        """Return a user's rights.
+
+        Args:
+            user: as Airflow has logged them in.
+            method: what is done to the runs of a DAG.
+            read_owners: reads which DAGs work on which regions; not called where the right is to all DAGs.
+        """
+
+        def may(dag_id: str | None) -> bool:
+            team = None if dag_id in {None, ANY_DAG} else DagModel.get_team_name(dag_id)
+            details = DagDetails(id=dag_id, team_name=team)
+            found: bool = get_auth_manager().is_authorized_dag(
+                method=method, access_entity=DagAccessEntity.RUN, details=details, user=user
+            )
+            return found
+
+        refusal = NOT_YOURS if method == "GET" else NOT_YOURS_TO_CHANGE
+        # Without an id, some auth managers ask for the right to list DAGs, which a right to any one of them brings.
+        if may(None) and may(ANY_DAG):
+            return cls(everything=True, dags={}, refusal=refusal)
+        known = read_owners()
+        own = {dag_id for dag_id in frozenset().union(*known.values()) if may(dag_id)}
+        dags = {place: dags & own for place, dags in known.items() if dags & own}
+        return cls(everything=False, dags=dags, refusal=refusal)
+
+    def has(self, store: str, region: str) -> bool:
+        """Whether it holds for a region of a connection's store."""
+        return self.everything or (store, region) in self.dags
+
+    def has_any_of(self, store: str) -> bool:
+        """Whether it holds for anything of a connection's store."""
+        return self.everything or any(one == store for one, _ in self.dags)
+
+    def of_dags(self, known: Owners, store: str, region: str) -> list[str]:
+        """Return the DAGs that work on a region and that it holds for, in the order of their ids."""
+        return sorted((known if self.everything else self.dags).get((store, region), ()))
+
+    @property
+    def not_shown(self) -> str:
+        """Why regions of the user's own DAGs are not shown; empty: there are none such."""
+        regions = sorted(region for store, region in self.dags if store == UNKNOWN)
+        return NO_CONNECTION.format(regions=", ".join(regions)) if regions else ""
+
+    def require(self, store: str, region: str) -> None:
+        """Refuse a region that it does not hold for, whether or not there is one.
+
+        Raises:
+            HTTPException: 403.
+        """
+        if not self.has(store, region):
+            raise HTTPException(403, f"{self.refusal} {self.not_shown}".rstrip())
+
+
+def owners() -> Callable[[], Owners]:
+    """Return what reads which DAGs work on which regions, once for a request; tests put their own in its place."""
+    return lru_cache(maxsize=1)(_stored_owners)
+
+
+ReadOwners: TypeAlias = Annotated[Callable[[], Owners], Depends(owners)]
+
+
+def looker(user: GetUserDep, read_owners: ReadOwners) -> Rights:
+    """Return what the user may see: 401 if not logged in, 403 if they may see nothing."""
+    found = Rights.of(user, "GET", read_owners)
+    if not found.everything and not found.dags:
+        raise HTTPException(403, NOT_YOURS)
+    return found
+
+
+def changer(user: GetUserDep, read_owners: ReadOwners) -> Rights:
+    """Return what the user may change, perhaps nothing: 401 if not logged in."""
+    return Rights.of(user, "POST", read_owners)
+
+
+Looker: TypeAlias = Annotated[Rights, Depends(looker)]
+"""What a route takes that only shows something."""
+
+Changer: TypeAlias = Annotated[Rights, Depends(changer)]
+"""What a route takes that changes something, or says whether the user could."""
+
+
+def _stored_owners() -> Owners:
+    """Read the stored DAGs that have the tag."""
+    found: dict[Place, set[str]] = {}
+    with create_session() as session:
+        tagged = select(DagTag.dag_id).join(DagModel, DagModel.dag_id == DagTag.dag_id)
+        for dag_id in session.scalars(tagged.where(DagTag.name == TAG, DagModel.is_stale.is_(False))):
+            stored = SerializedDagModel.get(dag_id, session=session)
+            for place in places_of({} if stored is None else stored.data or {}):
+                found.setdefault(place, set()).add(dag_id)
+    return {place: frozenset(dags) for place, dags in found.items()}
+
+
+def resetters() -> Callable[[Collection[str]], list[str]]:
+    """Return what finds the DAGs that reset a region; tests put their own in its place."""
+    return _reset_dags
+
+
+FindResetters: TypeAlias = Annotated[Callable[[Collection[str]], list[str]], Depends(resetters)]
+
+
+def _reset_dags(dag_ids: Collection[str]) -> list[str]:
+    """Return those of some DAGs that reset a region to the target that their run's params name."""
+    found = []
+    with create_session() as session:
+        for dag_id in dag_ids:
+            stored = SerializedDagModel.get(dag_id, session=session)
+            if stored is not None and takes_target(stored.data or {}):
+                found.append(dag_id)
+    return found
+
+
+def takes_target(stored: Mapping[str, Any]) -> bool:
+    """Whether a DAG, as Airflow serialises it, applies a reset, and has the params of `reset_params`."""
+    dag = stored.get("dag", {})
+    kinds = {task.get("__var", {}).get("task_type") for task in dag.get("tasks", ())}
+    named = {name for name, _ in dag.get("params", ())}
+    return "KcrApplyResetOperator" in kinds and {"target", "value", "reason"} <= named
+
+
+def places_of(stored: Mapping[str, Any]) -> Iterator[Place]:
+    """Yield the regions that the tasks of a DAG act on; one whose name is a template still is none.
+
+    Of a mapped task Airflow stores what `partial` was given. Without a connection there, it may be that of
+    `default_args`, or another one for each mapped task: no reason to show the region of that name in the default store.
+
+    Args:
+        stored: the DAG, as Airflow serialises it.
+    """
+    for task in stored.get("dag", {}).get("tasks", ()):
+        fields = task.get("__var", {})
+        said = {**fields.get("partial_kwargs", {}), **fields}
+        region, store = said.get("region"), said.get("kcr_conn_id")
+        if str(fields.get("_task_module", "")).startswith(_OPERATORS) and is_literal(region):
+            yield store if is_literal(store) else UNKNOWN, region
