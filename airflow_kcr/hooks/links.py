@@ -23,7 +23,7 @@ PAGE: Final = "/kcr"
 """Where the plugin's page is, below Airflow's own address."""
 
 ROUTE: Final = "kcr"
-"""What Airflow calls the frame that it shows the page in: `/plugin/kcr`."""
+"""Where Airflow shows the console: `/plugin/kcr`."""
 
 
 def page_path(place: str) -> str:
@@ -41,16 +41,13 @@ def _below_airflow(path: str) -> str:
 
 
 def region_path(region: str, kcr_conn_id: str = DEFAULT_CONNECTION) -> str:
-    """Return the way to a region's page within Airflow's own frame, beside its menu.
-
-    Airflow shows a plugin's page in a frame below `/plugin/ROUTE/`; what follows is the address of that page, from the
-    root of the server.
+    """Return the way to a region's page in the console, within Airflow's own pages.
 
     Args:
         region: its name.
         kcr_conn_id: the connection of its store.
     """
-    return _below_airflow(f"/plugin/{ROUTE}{page_path(f'/{region_place(region, kcr_conn_id)}')}")
+    return _below_airflow(f"/plugin/{ROUTE}/{region_place(region, kcr_conn_id)}")
 
 
 def region_place(region: str, kcr_conn_id: str) -> str:

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class KcrPlugin(AirflowPlugin):
-    """What this package adds to Airflow's user interface: the page of the regions, in the menu Browse."""
+    """What this package adds to Airflow's user interface: the console of the regions, in the menu Browse."""
 
     name = "kcr"
-    external_views = [  # noqa: RUF012 (Airflow's own; it removes what clashes with other plugins)
+    react_apps = [  # noqa: RUF012 (Airflow's own; it removes what clashes with other plugins)
         {
-            "name": "Regions",
-            "href": page_path("/"),
+            "name": "Regions",  # by which the bundle leaves its component for Airflow
+            "bundle_url": page_path("/static/console.js"),
             "destination": "nav",
             "category": "browse",
             "url_route": ROUTE,

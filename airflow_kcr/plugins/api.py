@@ -24,7 +24,7 @@ from airflow_kcr import verbs
 from airflow_kcr.api import Clusters, Region
 from airflow_kcr.api.ledger import event_to_json
 from airflow_kcr.api.regions import regions
-from airflow_kcr.api.views import RegionView, document_of
+from airflow_kcr.api.views import RegionSummary, RegionView, document_of
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -38,6 +38,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.plugins.overview import PartitionOrder, partition_page
 from airflow_kcr.plugins.rights import Changer, FindResetters, Looker, ReadOwners
+from airflow_kcr.protocol.region import lag
 from airflow_kcr.protocol.region.commands import Command, InEpoch, PinCheckpoint, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId, region_name
@@ -172,6 +173,7 @@ def add_api(app: FastAPI, lend: Mapping[str, Lend], clusters: Clusters) -> None:
     app.add_exception_handler(KcrError, _refused)
     app.include_router(_shown_list(stores))
     app.include_router(_shown(stores))
+    app.include_router(_past(stores))
     app.include_router(_changes(stores))
 
 
@@ -235,12 +237,17 @@ def _shown(stores: Stores) -> APIRouter:
         """The region, its DAGs, and whether the user may change it."""
         with stores.opened(store) as opened:
             row, now, seen = opened.look(region_name(region))
-            view = RegionView.of(row, now, seen)
+            view = RegionView.of(row, now, seen, opened.lag_since(row.name, now - lag.RECENT))
         dags = may.of_dags(read_owners(), store, region)
         return _answer(
-            now=now, region=view, counter=row.counter, may_change=change.has(store, region), dags=dags,
+            now=now,
+            region=view,
+            summary=RegionSummary.shown.document(view),
+            counter=row.counter,
+            may_change=change.has(store, region),
+            dags=dags,
             reset_dags=resetters(dags),
-        )  # fmt: skip
+        )
 
     @routes.get("/sign")
     def sign(store: str, region: str) -> JSONResponse:
@@ -252,6 +259,34 @@ def _shown(stores: Stores) -> APIRouter:
             raise UnknownRegion(f"there is no region {region}")
         (sign, now) = found[name]
         return _answer(now=now, counter=sign.counter, leases=sign.leases)
+
+    @routes.get("/partitions")
+    def partitions(
+        store: str,
+        region: str,
+        match: str = "",
+        order: PartitionOrder = PartitionOrder.PARTITION,
+        direction: Literal["up", "down"] = "up",
+        start: Annotated[int, Query(ge=0)] = 0,
+        count: Count = 50,
+    ) -> JSONResponse:
+        """Some partitions, as the store knows them."""
+        with stores.opened(store) as opened:
+            row, now = opened.read(region_name(region))
+            found, total = partition_page(row, match, order, start, count, is_descending=direction == "down")
+        return _answer(now=now, partitions=found, total=total)
+
+    @routes.get("/lag")
+    def lag_history(store: str, region: str) -> JSONResponse:
+        """The newest kept samples of each group's lag, the oldest first."""
+        with stores.region(store, region) as lent:
+            return _answer(samples=lent.lag_history()[-PAGE:])
+
+    return routes
+
+
+def _past(stores: Stores) -> APIRouter:
+    routes = APIRouter(prefix=REGION, dependencies=[Depends(_may_look)])
 
     @routes.get("/checkpoints")
     def checkpoints(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:
@@ -269,22 +304,6 @@ def _shown(stores: Stores) -> APIRouter:
         offsets = document["offsets"]
         rows = offsets if isinstance(offsets, list) else []
         return _answer(checkpoint={**document, "offsets": rows[start : start + count]}, total=len(rows))
-
-    @routes.get("/partitions")
-    def partitions(
-        store: str,
-        region: str,
-        match: str = "",
-        order: PartitionOrder = PartitionOrder.PARTITION,
-        direction: Literal["up", "down"] = "up",
-        start: Annotated[int, Query(ge=0)] = 0,
-        count: Count = 50,
-    ) -> JSONResponse:
-        """Some partitions, as the store knows them."""
-        with stores.opened(store) as opened:
-            row, now = opened.read(region_name(region))
-            found, total = partition_page(row, match, order, start, count, is_descending=direction == "down")
-        return _answer(now=now, partitions=found, total=total)
 
     @routes.get("/resets")
     def resets(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:

@@ -11,10 +11,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
+from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 (FastAPI reads the annotation)
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_kcr.api import Clusters, RegionSummary
@@ -39,6 +41,9 @@ HEADERS: Final = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+
+STATIC: Final = Path(__file__).parent / "static"
+"""The modules of the console, hand-written and served as they are."""
 
 NONE: Final = "-"
 """Stands for what there is none of."""
@@ -108,8 +113,20 @@ def build_page(stores: Mapping[str, Lend], clusters: Clusters) -> FastAPI:
             return _page("problem.html", status=status, message=error.message, up=up)
         return _page("region.html", it=overview, store=store, is_one_of_many=len(stores) > 1, up=up)
 
+    @app.get("/static/{name}")
+    def static(name: str, user: GetUserDep) -> FileResponse:
+        if name not in modules():
+            raise HTTPException(404, f"there is no module {name}")
+        return FileResponse(STATIC / name, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
+
     add_api(app, stores, clusters)
     return app
+
+
+@lru_cache(maxsize=1)
+def modules() -> frozenset[str]:
+    """Return the names of the console's modules."""
+    return frozenset(path.name for path in STATIC.glob("*.js"))
 
 
 def _page(template: str, *, status: int = 200, **values: object) -> HTMLResponse:

@@ -23,9 +23,9 @@ class OfRegion(BaseOperator):
 @pytest.mark.parametrize(
     ("base_url", "path"),
     [
-        ("http://localhost:8080", "/plugin/kcr/kcr/regions/flights"),
-        ("https://example.com/", "/plugin/kcr/kcr/regions/flights"),
-        ("https://example.com/team/airflow/", "/team/airflow/plugin/kcr/team/airflow/kcr/regions/flights"),
+        ("http://localhost:8080", "/plugin/kcr/regions/flights"),
+        ("https://example.com/", "/plugin/kcr/regions/flights"),
+        ("https://example.com/team/airflow/", "/team/airflow/plugin/kcr/regions/flights"),
     ],
 )
 def test_the_link_to_a_region_is_below_airflow_s_own_path(
@@ -41,13 +41,13 @@ def test_a_link_can_not_lead_anywhere_else() -> None:
 
 
 def test_a_region_of_another_store_is_found_under_its_connection() -> None:
-    assert region_path("flights", "team kcr") == "/plugin/kcr/kcr/stores/team%20kcr/regions/flights"
+    assert region_path("flights", "team kcr") == "/plugin/kcr/stores/team%20kcr/regions/flights"
     operator = OfRegion(task_id="t", region="flights")
     operator.kcr_conn_id = "team"
-    assert RegionLink().get_link(operator, ti_key=KEY) == "/plugin/kcr/kcr/stores/team/regions/flights"
+    assert RegionLink().get_link(operator, ti_key=KEY) == "/plugin/kcr/stores/team/regions/flights"
     task = FakeTask()
     RegionLink().persist(task_context(task), "flights", "team")
-    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/stores/team/regions/flights"}
+    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/stores/team/regions/flights"}
 
 
 def test_an_operator_without_a_region_has_no_link() -> None:

@@ -65,7 +65,7 @@ def test_what_is_no_spec_is_refused() -> None:
 def test_a_region_is_created_changed_and_left_alone(store_connection: str) -> None:
     task = FakeTask()
     assert operator(SPEC).execute(task_context(task)) == {"region": "flights", "change": "created", "differences": []}
-    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
+    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/regions/flights"}
     assert operator(SPEC).execute(task_context())["change"] == "unchanged"
     changed = operator(SPEC + "max_failures: 9\n").execute(task_context())
     assert changed == {

@@ -35,7 +35,7 @@ def test_groups_that_are_as_they_should_be_pass(region: str) -> None:
     assert said["warnings"] == []
     assert isinstance(said["ok"], int)
     assert said["ok"] > 0
-    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
+    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/regions/flights"}
 
 
 def test_every_check_that_fails_is_named_and_may_heal(region: str, kafka: Kafka) -> None:

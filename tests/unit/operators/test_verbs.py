@@ -17,7 +17,7 @@ from tests.support.airflow_tasks import FakeTask, deferred, resumed, task_contex
 from tests.support.driver import PAUSE, Driver
 from tests.support.live_region import SPEC, live_region
 
-LINK = {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
+LINK = {"_link_RegionLink": "/plugin/kcr/regions/flights"}
 
 
 def leave(driver: Driver) -> None:

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 from airflow import plugins_manager
 from airflow.api_fastapi.app import RESERVED_URL_PREFIXES, create_auth_manager
-from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
+from airflow.api_fastapi.core_api.datamodels.plugins import ReactAppResponse
 from fastapi import FastAPI
 
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.plugins import KcrPlugin, shown_connections
+from airflow_kcr.plugins.page import STATIC, modules
 from tests.support.browsing import TestClient
 
 
@@ -22,22 +24,34 @@ def test_airflow_loads_the_plugin_and_mounts_its_page() -> None:
     assert not any(ours["url_prefix"].startswith(prefix) for prefix in RESERVED_URL_PREFIXES)
 
 
-def test_the_view_is_one_that_airflow_takes() -> None:
-    for view in KcrPlugin.external_views:
-        ExternalViewResponse.model_validate(view)
-    assert KcrPlugin.external_views[0]["href"] == "/kcr/"
-
-
-def test_the_link_of_a_task_leads_into_the_page_and_asks_who_is_there() -> None:
+def mounted() -> TestClient:
+    """A browser at what Airflow mounts, of a user who is not logged in."""
     create_auth_manager()
     outer = FastAPI()
     for app in KcrPlugin().fastapi_apps:
         outer.mount(app["url_prefix"], app["app"])
-    (view,) = KcrPlugin.external_views
-    frame, _, inside = region_path("flights").partition(f"/plugin/{view['url_route']}")
+    return TestClient(outer)
+
+
+def test_the_console_is_an_app_that_airflow_takes_and_its_modules_ask_who_is_there() -> None:
+    for app in KcrPlugin.react_apps:
+        ReactAppResponse.model_validate(app)
+        assert mounted().get(app["bundle_url"]).status_code == 401
+
+
+def test_the_link_of_a_task_leads_into_the_console_and_the_same_place_of_the_page_asks_who_is_there() -> None:
+    (app,) = KcrPlugin.react_apps
+    frame, _, place = region_path("flights").partition(f"/plugin/{app['url_route']}")
     assert frame == ""
-    assert inside.startswith(view["href"])
-    assert TestClient(outer).get(inside).status_code == 401
+    assert mounted().get(f"/kcr{place}").status_code == 401
+
+
+def test_each_module_imports_only_modules_that_are_served() -> None:
+    for name in modules():
+        text = (STATIC / name).read_text(encoding="utf-8")
+        assert text.startswith("// @ts-check")
+        assert set(re.findall(r' from "./([^"]+)"', text)) <= modules(), name
+        assert not re.search(r"dangerouslySetInnerHTML|innerHTML|eval\(", text), name
 
 
 def test_asking_twice_gives_the_same_page() -> None:

@@ -36,7 +36,7 @@ def test_what_is_reached_already_needs_no_deferral(driver: Driver) -> None:
     driver.handle(PAUSE)
     task = FakeTask()
     sensor().execute(task_context(task))
-    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
+    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/regions/flights"}
 
 
 @pytest.mark.usefixtures("busy")

@@ -1,0 +1,127 @@
+// @ts-check
+// The console's JSON, as the plugin answers it; read again when something is new, as long as the page is visible.
+
+import { React } from "./host.js";
+
+/** How an answer that is no success reads. */
+export class Problem extends Error {
+  /**
+   * @param {number} status
+   * @param {string} message
+   * @param {string} kind the name of the error, as docs/reference has it
+   */
+  constructor(status, message, kind = "") {
+    super(message);
+    this.status = status;
+    this.kind = kind;
+  }
+}
+
+/**
+ * Ask this server, in the name of the user who is logged in.
+ * @param {string} path relative to where Airflow is
+ * @param {"GET" | "POST" | "PATCH"} [method]
+ * @param {object} [body]
+ * @returns {Promise<any>}
+ */
+export async function ask(path, method = "GET", body = undefined) {
+  /** @type {Response} */
+  let answer;
+  try {
+    answer = await fetch(new URL(path, document.baseURI), {
+      method,
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw new Problem(0, "Airflow doesn't answer; this is tried again.");
+  }
+  const document_ = await answer.json().catch(() => ({}));
+  if (answer.ok) return document_;
+  if (answer.status === 401) throw new Problem(401, "Your session has ended: reload the page to log in again.");
+  const said = document_.detail;
+  const text = typeof said === "string" ? said : JSON.stringify(said?.[0]?.msg ?? said ?? answer.statusText);
+  throw new Problem(answer.status, text, document_.error ?? "");
+}
+
+/**
+ * The address of a region's JSON.
+ * @param {string} store
+ * @param {string} region
+ */
+export function regionApi(store, region) {
+  return `kcr/api/stores/${encodeURIComponent(store)}/regions/${encodeURIComponent(region)}`;
+}
+
+/**
+ * Read JSON, again whenever `version` changes; what was read last stays while it is read again, or can't be.
+ * @param {string | null} path null: nothing is read
+ * @param {unknown} [version]
+ * @returns {{data: any, problem: Problem | null, reload: () => void}}
+ */
+export function useJson(path, version = 0) {
+  const [found, setFound] = React.useState({ path: "", data: null, problem: null });
+  const [again, setAgain] = React.useState(0);
+  React.useEffect(() => {
+    if (path === null) return undefined;
+    let isWanted = true;
+    ask(path).then(
+      (data) => isWanted && setFound({ path, data, problem: null }),
+      (problem) => isWanted && setFound((/** @type {any} */ old) => ({ ...old, path, problem })),
+    );
+    return () => {
+      isWanted = false;
+    };
+  }, [path, version, again]);
+  const reload = React.useCallback(() => setAgain((/** @type {number} */ n) => n + 1), []);
+  return { data: found.data, problem: found.problem, reload };
+}
+
+/**
+ * Call something every so many seconds while the page can be seen, and at once when it is seen again.
+ * @param {() => void} call
+ * @param {number} seconds
+ */
+export function useWhileVisible(call, seconds) {
+  const newest = React.useRef(call);
+  newest.current = call;
+  React.useEffect(() => {
+    const look = () => document.visibilityState === "visible" && newest.current();
+    const timer = setInterval(look, seconds * 1000);
+    document.addEventListener("visibilitychange", look);
+    return () => {
+      clearInterval(timer);
+      document.removeEventListener("visibilitychange", look);
+    };
+  }, [seconds]);
+}
+
+/** How often ages are wrong by less than what they say, and time alone may have changed a verdict. */
+const WHOLE = 30;
+
+/**
+ * One region, read again as soon as its sign says that something is new, and now and then without.
+ * @param {string} store
+ * @param {string} region
+ * @param {number} seconds between two looks at the sign
+ * @returns {{data: any, problem: Problem | null, reload: () => void, version: number}}
+ */
+export function useRegion(store, region, seconds) {
+  const path = regionApi(store, region);
+  const [version, setVersion] = React.useState(0);
+  const sign = React.useRef("");
+  const read = useJson(path, version);
+  const renew = React.useCallback(() => setVersion((/** @type {number} */ n) => n + 1), []);
+  useWhileVisible(() => {
+    ask(`${path}/sign`).then(
+      (found) => {
+        const text = `${found.counter} ${found.leases}`;
+        if ((sign.current && sign.current !== text) || read.problem) renew();
+        sign.current = text;
+      },
+      () => read.problem === null && renew(),
+    );
+  }, seconds);
+  useWhileVisible(renew, WHOLE);
+  return { data: read.data, problem: read.problem, reload: renew, version };
+}
