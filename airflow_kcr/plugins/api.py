@@ -41,6 +41,7 @@ from airflow_kcr.plugins.rights import Changer, FindResetters, Looker, ReadOwner
 from airflow_kcr.protocol.region import lag
 from airflow_kcr.protocol.region.commands import Command, InEpoch, PinCheckpoint, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
+from airflow_kcr.protocol.targets import TARGETS
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId, region_name
 
 if TYPE_CHECKING:
@@ -247,6 +248,10 @@ def _shown(stores: Stores) -> APIRouter:
             may_change=change.has(store, region),
             dags=dags,
             reset_dags=resetters(dags),
+            targets=[
+                {"option": one.option, "metavar": one.metavar, "wanted": one.wanted, "help": one.help}
+                for one in TARGETS
+            ],
         )
 
     @routes.get("/sign")

@@ -1,8 +1,10 @@
 // @ts-check
 // The checkpoints of a region: a timeline drawn to the scale of time, with a branch where a reset went back, and a table.
 
+import { Act, pinOf, unpinOf } from "./actions.js";
 import { regionApi, useJson } from "./data.js";
 import { Go, React, UI, h, runPath } from "./host.js";
+import { Reset } from "./reset.js";
 import { Facts, Pending, Rows, Time, Title, instant, number, span } from "./shown.js";
 
 const PAGE = 50;
@@ -66,7 +68,7 @@ function took(from, to) {
 }
 
 /** @param {{store: string, region: string, row: any, version: number, now: string, read: any}} props */
-function Detail({ store, region, row, version, now }) {
+function Detail({ store, region, row, version, now, read }) {
   const path = `${regionApi(store, region)}/checkpoints/${row.sequence}`;
   const { data, problem } = useJson(path, version);
   const offsets = data?.checkpoint.offsets ?? [];
@@ -85,6 +87,10 @@ function Detail({ store, region, row, version, now }) {
         : row.overtaken_at ? h(React.Fragment, null, "until ", h(Time, { at: row.overtaken_at, now })) : "yes"],
       ["DAG runs", row.runs.length ? h(Runs, { runs: row.runs }) : ""],
     ] }),
+    read.data.may_change && row.finished_at && row.state !== "retired" && h(UI.Flex, { gap: 2, mt: 3, wrap: "wrap" },
+      h(Act, { action: row.pinned_as ? unpinOf(row.sequence) : pinOf(row.sequence), store, read }),
+      row.current && h(Reset, { store, read, label: "Reset to here …",
+        first: { target: "to-checkpoint", value: String(row.sequence) } })),
     h(Title, null, data && data.total > offsets.length ? `The first ${offsets.length} of ${number(data.total)} offsets` : "Offsets"),
     h(Pending, { data, problem, what: "the offsets" }),
     data && h(Rows, {

@@ -1,7 +1,8 @@
 // @ts-check
 // Partitions, resets and events of a region, each a page at a time.
 
-import { Pages, Runs } from "./checkpoints.js";
+import { Pages } from "./checkpoints.js";
+import { Undone } from "./clear.js";
 import { regionApi, useJson } from "./data.js";
 import { React, Router, UI, h } from "./host.js";
 import { Pending, Rows, Time, number } from "./shown.js";
@@ -87,19 +88,6 @@ export function Resets({ store, region, version, now }) {
     }),
     h(Pages, { isFirst: before === null, next: rows.length >= PAGE ? oldest : null, go: setBefore }),
   );
-}
-
-/** The checkpoints that a reset has undone; pressed, the DAG runs of these. @param {{store: string, region: string, row: any}} props */
-function Undone({ store, region, row }) {
-  const [isOpen, setIsOpen] = React.useState(false);
-  const number_ = row.id.split("/").at(-1);
-  const { data, problem } = useJson(isOpen ? `${regionApi(store, region)}/resets/${number_}/runs` : null);
-  if (!row.undone.length) return "–";
-  return h(UI.Box, null,
-    h(UI.Button, { size: "xs", variant: "outline", "aria-expanded": isOpen, onClick: () => setIsOpen(!isOpen) },
-      row.undone.length === 1 ? `checkpoint ${row.undone[0]}` : `${row.undone.length} checkpoints`),
-    isOpen && h(Pending, { data, problem, what: "the DAG runs" }),
-    isOpen && data && (data.runs.length ? h(Runs, { runs: data.runs }) : h(UI.Text, null, "No DAG run had asked for them.")));
 }
 
 /** @param {any} body */

@@ -1,6 +1,7 @@
 // @ts-check
 // One region: what it does, its checkpoints, partitions, resets and events.
 
+import { Actions } from "./actions.js";
 import { Checkpoints } from "./checkpoints.js";
 import { regionApi, useJson, useRegion } from "./data.js";
 import { Go, HOME, React, Router, UI, h } from "./host.js";
@@ -37,6 +38,7 @@ export function Region({ store, region }) {
       data && h(Condition, { of: condition(data.region) })),
     h(Pending, { data, problem, what: `region ${region}` }),
     data && h(State, { region: data.region }),
+    data && h(Actions, { store, read }),
     h(Tabs, { tab }),
     data && h(Part, { store, region, read, version: read.version, now: data.now }),
   );
@@ -74,7 +76,7 @@ function Lag({ store, region, version, summary }) {
   const samples = data?.samples ?? [];
   const groups = [...new Set(samples.map((/** @type {any} */ one) => one.group))];
   const said = summary.lag === null ? "not known; members and `kcr export` take samples" : `${number(summary.lag)} offsets`;
-  return h(UI.Box, null, `${said}${summary.why ? `; ${summary.verdict}: ${summary.why}` : ""}`,
+  return h(UI.Box, null, `${said}${summary.why ? `; ${summary.why}` : ""}`,
     ...groups.map((group) => h(Spark, { key: group, group, of: samples.filter((/** @type {any} */ one) => one.group === group) })));
 }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from airflow_kcr.embedded.airflow import Airflow
+from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.protocol.region.commands import ChangeDesiredState
 from airflow_kcr.protocol.region.rows import Requester
@@ -58,7 +59,7 @@ class Console:
 def console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     folder = tmp_path_factory.mktemp("console")
     postgres = start_postgres(folder / "postgres")  # by an address that a connection of Airflow can have
-    topic = kafka.topic(4, prefix="console")
+    topic = kafka.topic(4, name="t")  # as the driver calls it
     kafka.fill(topic, dict.fromkeys(range(4), 300))
 
     def spec(region: str, group: str) -> str:
@@ -75,6 +76,8 @@ def console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         stopped.store.handle(stopped.name, ChangeDesiredState(desired_state=DesiredState.STOPPED))
         dags = DAGS.format(spec=spec(REGION, "g"))
         airflow = stack.enter_context(console_server(folder, metadata, store, dags))
+        for number in range(4):
+            flights.grow(flights.partition(number), end=300, topic_id=kafka.topic_id(topic))
         flights.up()
         for number in range(6):
             flights.process(width=10)
@@ -183,3 +186,76 @@ def test_what_happens_is_seen_without_a_reload(console: Console, viewer: Person)
 def test_a_region_that_is_not_there_is_said(viewer: Person) -> None:
     viewer.goes(region_path("nowhere"))
     viewer.reads("nowhere", "there is no region")
+
+
+def pinned_as(console: Console, sequence: CheckpointNumber) -> str:
+    row = console.flights.region.checkpoint_of(sequence)
+    return "" if row is None else row.pinned_as
+
+
+def pressed(person: Person, text: str) -> None:
+    person.sees(lambda: person.driver.find_element("xpath", f"//button[normalize-space()='{text}']"), text).click()
+
+
+def confirmed(person: Person, verb: str, **fields: str) -> None:
+    for name, value in fields.items():
+        person.one(f"[role*=dialog] input[name={name}]").send_keys(value)
+    person.press(f"button[data-verb={verb}]")
+
+
+def test_a_viewer_has_no_buttons(viewer: Person) -> None:
+    viewer.goes(region_path(REGION))
+    viewer.reads("You may look at this region, but not change it.")
+    assert viewer.driver.find_elements("xpath", "//button[normalize-space()='Pause']") == []
+
+
+def test_an_editor_pauses_and_resumes_with_a_reason_and_pins_a_checkpoint(console: Console, editor: Person) -> None:
+    editor.goes(region_path(REGION))
+    pressed(editor, "Pause")
+    editor.reads("Batches in flight finish")
+    confirmed(editor, "pause", reason="a look at the sink")
+    editor.sees(lambda: console.flights.region.desired_state is DesiredState.PAUSED, "the pause")
+    assert "a look at the sink" in str([event.body for event in console.flights.events[-3:]])
+    pressed(editor, "Resume")
+    confirmed(editor, "resume")
+    editor.sees(lambda: console.flights.region.desired_state is DesiredState.RUNNING, "the region running")
+    first = checkpoints(console.flights)[0]
+    editor.goes(f"{region_path(REGION)}?tab=checkpoints")
+    editor.press(f"button[aria-label='Checkpoint {first}']")
+    pressed(editor, "Pin")
+    confirmed(editor, "pin", label=EVIL)
+    editor.sees(lambda: pinned_as(console, first) == EVIL, "the pin")
+    editor.reads(EVIL)
+
+
+def test_what_was_seen_before_a_reset_is_refused_and_the_page_is_fresh(console: Console, editor: Person) -> None:
+    editor.goes(region_path("halfway"))
+    pressed(editor, "Start")
+    editor.one("[role*=dialog] input[name=reason]")
+    store = console.flights.store
+    store.handle(RegionName("halfway"), ChangeDesiredState(desired_state=DesiredState.RUNNING))
+    confirmed(editor, "start")
+    editor.reads("Nothing was changed; the page now shows the region as it is")
+    store.handle(RegionName("halfway"), ChangeDesiredState(desired_state=DesiredState.STOPPED))
+
+
+def test_a_reset_is_planned_as_one_chooses_and_requested_from_the_region_s_own_dag(
+    console: Console, editor: Person
+) -> None:
+    first = checkpoints(console.flights)[0]
+    editor.goes(region_path(REGION))
+    pressed(editor, "Reset …")
+    editor.reads("Give the sequence of a checkpoint")
+    editor.press(f"option[value='{first}']")
+    editor.reads("What it would do", "records processed again", "DAG runs undone")
+    editor.takes_picture("console-reset")
+    editor.one("input[name=reason]").send_keys("wrong rates")
+    pressed(editor, "Request by flights_reset")
+    editor.reads("The reset is requested")
+    with AirflowClient(
+        url=console.airflow.known.url, user="editor", password=console.airflow.known.passwords["editor"]
+    ) as client:
+        (run,) = client.request("GET", "dags/flights_reset/dagRuns")["dag_runs"]
+    assert run["conf"]["target"] == "to-checkpoint"
+    assert run["conf"]["value"] == str(first)
+    assert run["conf"]["reason"] == "wrong rates"

@@ -1,0 +1,113 @@
+// @ts-check
+// What a person does to a region by hand: each action says what it does, takes a reason, and names the epoch that was seen.
+
+import { ask, regionApi } from "./data.js";
+import { React, UI, h } from "./host.js";
+import { Reset } from "./reset.js";
+import { Notice } from "./shown.js";
+
+/**
+ * @typedef {{verb: string, label: string, path: string, does: string, isGrave?: boolean,
+ *   when: (region: any) => boolean, body?: object, asks?: "name" | "label"}} Action
+ */
+
+/** @param {any} region */
+const isUp = (region) => !["stopped", "halted"].includes(region.state) && region.desired_state !== "stopped";
+
+/** @type {Action[]} */
+export const VERBS = [
+  { verb: "start", label: "Start", path: "verbs/start", when: (r) => ["stopped", "halted"].includes(r.state),
+    does: "The region runs once all its members do; it resumes at its restore point." },
+  { verb: "resume", label: "Resume", path: "verbs/resume", when: (r) => isUp(r) && r.desired_state === "paused",
+    does: "Members start batches again." },
+  { verb: "pause", label: "Pause", path: "verbs/pause", when: (r) => isUp(r) && r.desired_state === "running",
+    does: "Batches in flight finish and none starts; the members stay in their groups." },
+  { verb: "checkpoint", label: "Checkpoint now", path: "checkpoints", when: isUp,
+    does: "Members finish their batches and contribute to a checkpoint (a drain); then the region continues." },
+  { verb: "stop", label: "Stop", path: "verbs/stop", when: isUp,
+    does: "Takes a checkpoint, publishes it and commits it to Kafka; then all members leave." },
+  { verb: "kill", label: "Kill", path: "verbs/kill", when: (r) => r.state !== "stopped", isGrave: true, asks: "name",
+    does: "Stops without a checkpoint: running batches are discarded, the members leave at once, and the next start "
+      + "processes again what came after the restore point. Only if a stop can't drain." },
+];
+
+/** @param {number} sequence @returns {Action} */
+export const pinOf = (sequence) => ({
+  verb: "pin", label: "Pin", path: `checkpoints/${sequence}/pin`, when: () => true, asks: "label",
+  does: `Keeps checkpoint ${sequence} from retirement, under a label.`,
+});
+
+/** @param {number} sequence @returns {Action} */
+export const unpinOf = (sequence) => ({
+  verb: "unpin", label: "Unpin", path: `checkpoints/${sequence}/pin`, when: () => true, body: { label: "" },
+  does: `Retention applies to checkpoint ${sequence} again.`,
+});
+
+/** What can be done to a region as it is. @param {{store: string, read: any}} props */
+export function Actions({ store, read }) {
+  const { region, may_change } = read.data;
+  if (!may_change) {
+    return h(UI.Text, { color: "fg.muted", mt: 2 }, "You may look at this region, but not change it.");
+  }
+  return h(UI.Flex, { gap: 2, wrap: "wrap", mt: 3, role: "group", "aria-label": "Actions" },
+    ...VERBS.filter((one) => one.when(region)).map((one) => h(Act, { key: one.verb, action: one, store, read })),
+    h(Reset, { store, read }));
+}
+
+/** A button, and the dialog that it opens. @param {{action: Action, store: string, read: any}} props */
+export function Act({ action, store, read }) {
+  const [isOpen, setIsOpen] = React.useState(false);
+  const [given, setGiven] = React.useState({ reason: "", name: "", label: "" });
+  const [trouble, setTrouble] = React.useState("");
+  const [isBusy, setIsBusy] = React.useState(false);
+  // As it was when the dialog was opened: what has happened behind it is looked at first.
+  const epoch = React.useRef(0);
+  const { region } = read.data;
+  const open = (/** @type {boolean} */ is) => {
+    epoch.current = region.epoch;
+    setTrouble("");
+    setGiven({ reason: "", name: "", label: "" });
+    setIsOpen(is);
+  };
+  const lacks = (action.asks === "name" && given.name !== region.region) || (action.asks === "label" && !given.label.trim());
+  const submit = async (/** @type {any} */ event) => {
+    event.preventDefault();
+    if (lacks) return;
+    setIsBusy(true);
+    const body = { epoch: epoch.current, reason: given.reason, ...action.body };
+    if (action.asks) Object.assign(body, { [action.asks]: given[action.asks] });
+    try {
+      await ask(`${regionApi(store, region.region)}/${action.path}`, "POST", body);
+      setIsOpen(false);
+    } catch (error) {
+      const { kind, message } = /** @type {any} */ (error);
+      setTrouble(kind === "StaleEpoch"
+        ? `${message}. Nothing was changed; the page now shows the region as it is. Close this and decide again.` : message);
+    }
+    setIsBusy(false);
+    read.reload();
+  };
+  const field = (/** @type {"reason" | "name" | "label"} */ name, /** @type {string} */ label) =>
+    h(UI.Field.Root, { mt: 3, required: name !== "reason" }, h(UI.Field.Label, null, label),
+      h(UI.Input, { name, value: given[name], autoComplete: "off", maxLength: name === "label" ? 200 : 2000,
+        onChange: (/** @type {any} */ event) => setGiven({ ...given, [name]: event.target.value }) }));
+  const color = action.isGrave ? { colorPalette: "red" } : { colorPalette: "brand" };
+  return h(
+    UI.Dialog.Root,
+    { open: isOpen, onOpenChange: (/** @type {any} */ change) => open(change.open), role: action.isGrave ? "alertdialog" : "dialog" },
+    h(UI.Dialog.Trigger, { asChild: true },
+      h(UI.Button, { size: "sm", variant: "outline", ...color }, action.label)),
+    h(UI.Portal, null, h(UI.Dialog.Backdrop), h(UI.Dialog.Positioner, null,
+      h(UI.Dialog.Content, { as: "form", onSubmit: submit, mx: 3 },
+        h(UI.Dialog.Header, null, h(UI.Dialog.Title, null, `${action.label}: ${region.region}`)),
+        h(UI.Dialog.Body, null, h(UI.Text, null, action.does),
+          action.asks === "name" && field("name", `Type the region's name: ${region.region}`),
+          action.asks === "label" && field("label", "Label"),
+          field("reason", "Reason, for the history"),
+          trouble && h(Notice, { kind: "error" }, trouble)),
+        h(UI.Dialog.Footer, null,
+          h(UI.Dialog.ActionTrigger, { asChild: true }, h(UI.Button, { variant: "outline", type: "button" }, "Cancel")),
+          h(UI.Button, { type: "submit", disabled: lacks || isBusy, ...color, "data-verb": action.verb }, action.label)),
+      ))),
+  );
+}
