@@ -259,3 +259,26 @@ def test_a_reset_is_planned_as_one_chooses_and_requested_from_the_region_s_own_d
     assert run["conf"]["target"] == "to-checkpoint"
     assert run["conf"]["value"] == str(first)
     assert run["conf"]["reason"] == "wrong rates"
+
+
+def test_the_runs_that_a_reset_has_undone_are_cleared_by_airflow_in_the_user_s_name(
+    console: Console, editor: Person
+) -> None:
+    known, dag = console.airflow.known, f"{REGION}_checkpoint"
+    with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
+        for number in range(3, 6):
+            asked = {"dag_run_id": f"before__{number}", "logical_date": None}
+            client.request("POST", f"dags/{dag}/dagRuns", asked)
+            client.request("PATCH", f"dags/{dag}/dagRuns/before__{number}", {"state": "success"})
+        editor.goes(f"{region_path(REGION)}?tab=resets")
+        pressed(editor, "4 checkpoints")
+        editor.reads("before__3", "before__5")
+        pressed(editor, "Clear them …")
+        editor.sees(
+            lambda: editor.driver.find_elements("xpath", "//button[contains(., 'task instance(s) of 3 run')]"), "sum"
+        )
+        editor.takes_picture("console-clear")
+        editor.driver.find_element("xpath", "//button[contains(., 'task instance(s) of 3 run')]").click()
+        editor.reads("3 run(s) cleared")
+        states = {run["state"] for run in client.request("GET", f"dags/{dag}/dagRuns")["dag_runs"]}
+    assert states == {"queued"}
