@@ -35,13 +35,12 @@ from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
-    EventNumber,
     GroupId,
     GroupPartition,
     Range,
     format_instant,
 )
-from airflow_kcr.sinks.checkpoints import CheckpointId, ranges_of
+from airflow_kcr.sinks.checkpoints import ranges_of
 from airflow_kcr.sinks.contract import DeclaredSink
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.group import sinks_of_region
@@ -160,7 +159,6 @@ def of_checkpoint(handle: Handle, sequence: int, context: EventContext) -> RunEv
         facets["nominalTime"] = nominal_time_run.NominalTimeRunFacet(
             nominalStartTime=format_instant(start), nominalEndTime=format_instant(row.boundary), producer=PRODUCER
         )
-    version = CheckpointId(row.timeline, row.sequence), EventNumber(0) if made is None else made.number
     return _event(
         "checkpoint",
         region,
@@ -169,7 +167,7 @@ def of_checkpoint(handle: Handle, sequence: int, context: EventContext) -> RunEv
         at=at,
         facets=facets,
         inputs=_inputs(region, spec, context.environ),
-        outputs=_outputs(region, spec, context.environ, version),
+        outputs=_outputs(region, spec, context.environ, row),
     )
 
 
@@ -266,7 +264,7 @@ def _outputs(
     region: Region,
     spec: RegionSpec,
     environ: Mapping[str, str],
-    version: tuple[CheckpointId, EventNumber] | None = None,
+    row: Checkpoint | None = None,
 ) -> Iterator[OutputDataset]:
     """Yield the places of the sinks that have a name; one that is not known here is left out."""
     for sink in sinks_of_region(spec, environ, region_id=region.region_id):
@@ -276,11 +274,11 @@ def _outputs(
             _LOG.warning("lineage leaves out %s: %s", sink.owner.name, error)
             continue
         if found is not None:
-            yield OutputDataset(namespace=found.namespace, name=found.name, facets=_version(sink, version))
+            yield OutputDataset(namespace=found.namespace, name=found.name, facets=_version(sink, row))
 
 
-def _version(sink: DeclaredSink, of: tuple[CheckpointId, EventNumber] | None) -> dict[str, DatasetFacet]:
-    name = "" if of is None else sink.version(*of)
+def _version(sink: DeclaredSink, row: Checkpoint | None) -> dict[str, DatasetFacet]:
+    name = "" if row is None else sink.version(row)
     if not name:
         return {}
     return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=name, producer=PRODUCER)}

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.region.rows import Checkpoint, TableVersion
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     EventNumber,
@@ -24,7 +24,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
 )
 from airflow_kcr.settings import resolve_environment
-from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
+from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
 from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
 from airflow_kcr.store.regions import RegionStore
@@ -335,13 +335,8 @@ class DeclaredSink(ABC):
         """
         return None
 
-    def version(self, checkpoint: CheckpointId, number: EventNumber) -> str:
-        """Return by which name readers find the output of a checkpoint; empty: it has none.
-
-        Args:
-            checkpoint: the checkpoint.
-            number: of the recomputation that has made the output; 0: none.
-        """
+    def version(self, checkpoint: Checkpoint) -> str:
+        """Return by which name readers find the output of a published checkpoint; empty: it has none."""
         return ""
 
     @property

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_kcr.protocol.values import EventNumber
-from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.delta.features import require_writable
 from airflow_kcr.sinks.delta.places import DeltaPlace
@@ -39,10 +37,6 @@ class DeclaredDelta(DeclaredOwnedTable):
     def location(self) -> str:
         """Return where the table is."""
         return spark_uri(self.place.location)
-
-    def version(self, checkpoint: CheckpointId, number: EventNumber) -> str:
-        """Return nothing: the table numbers its versions itself."""
-        return ""
 
     def noted(self) -> SinkOwner | None:
         """Return whose table it is now."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import ConfigurationError, ToolMissing
-from airflow_kcr.protocol.values import EventNumber
+from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import Choice, DatasetName, DeclaredSink, FoundOutput, SinkOwner
 from airflow_kcr.sinks.files import layout
@@ -45,9 +45,9 @@ class DeclaredFolder(DeclaredSink):
         """Return the folder."""
         return DatasetName.at(self.resolved("path", self.spec.path or ""))
 
-    def version(self, checkpoint: CheckpointId, number: EventNumber) -> str:
+    def version(self, checkpoint: Checkpoint) -> str:
         """Return the checkpoint, as manifests name it."""
-        return str(checkpoint)
+        return str(CheckpointId(checkpoint.timeline, checkpoint.sequence))
 
     def table(self, spark: SparkSession, folder: Folder) -> Table:
         """Return what shows whole checkpoints beside the manifests; nothing of it is touched."""

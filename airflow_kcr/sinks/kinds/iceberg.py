@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_kcr.protocol.values import EventNumber
-from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.iceberg import partitions
 from airflow_kcr.sinks.iceberg.catalogs import NamedTable
 from airflow_kcr.sinks.iceberg.deletion import delete
-from airflow_kcr.sinks.iceberg.table import IcebergTable, TableNote, leave, tag_of
+from airflow_kcr.sinks.iceberg.table import IcebergTable, TableNote, leave
 from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
 from airflow_kcr.sinks.tables.labels import of_region
 from airflow_kcr.sinks.tables.owned import spark_uri
@@ -46,10 +44,6 @@ class DeclaredIceberg(DeclaredOwnedTable):
     def location(self) -> str:
         """Return where the table is."""
         return spark_uri(self.named.known().location())
-
-    def version(self, checkpoint: CheckpointId, number: EventNumber) -> str:
-        """Return the tag."""
-        return tag_of(checkpoint, number)
 
     def noted(self) -> SinkOwner | None:
         """Return whose table it is now."""

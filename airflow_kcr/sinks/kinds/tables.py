@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.values import UNDECLARED
 from airflow_kcr.sinks.contract import Choice, DatasetName, FoundOutput, SinkOwner
 from airflow_kcr.sinks.files.folder import Folder
@@ -40,6 +41,11 @@ class DeclaredOwnedTable(DeclaredFolder):
     def dataset(self) -> DatasetName:
         """Return the table's location."""
         return DatasetName.at(self.location())
+
+    def version(self, checkpoint: Checkpoint) -> str:
+        """Return the table's tag of the checkpoint, or its version, as the sink has told the store."""
+        own = (one for one in checkpoint.tables if (one.group, one.sink) == (self.owner.group, self.owner.sink))
+        return next((one.tag or one.version for one in own), "")
 
     @abstractmethod
     def noted(self) -> SinkOwner | None:

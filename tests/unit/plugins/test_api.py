@@ -18,7 +18,6 @@ from tests.unit.plugins.test_page import as_role, page_at
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from httpx import Response
 
 FLIGHTS = "/api/stores/kcr_default/regions/flights"
 ORIGIN = {"Origin": "http://testserver"}
@@ -47,10 +46,9 @@ def printed(url: str, *words: str) -> Any:  # noqa: ANN401 (JSON)
     return json.loads(ran.stdout)
 
 
-def asked(client: TestClient, path: str, driver: Driver, **body: object) -> Response:
+def asked(client: TestClient, path: str, driver: Driver, **body: object) -> Any:  # noqa: ANN401 (of the client's library)
     """What is answered to a change of the region as it is."""
-    answer: Response = client.post(f"{FLIGHTS}{path}", json={"epoch": driver.region.epoch, **body}, headers=ORIGIN)
-    return answer
+    return client.post(f"{FLIGHTS}{path}", json={"epoch": driver.region.epoch, **body}, headers=ORIGIN)
 
 
 def busy(driver: Driver) -> None:
@@ -220,9 +218,8 @@ def test_a_plan_is_that_of_the_command_and_changes_nothing(editor: TestClient, d
     assert driver.region.counter == before
 
 
-def asked_plan(client: TestClient, **body: object) -> Response:
-    answer: Response = client.post(f"{FLIGHTS}/plan", json=body, headers=ORIGIN)
-    return answer
+def asked_plan(client: TestClient, **body: object) -> Any:  # noqa: ANN401 (of the client's library)
+    return client.post(f"{FLIGHTS}/plan", json=body, headers=ORIGIN)
 
 
 def test_the_runs_that_a_reset_has_undone_are_named(editor: TestClient, driver: Driver) -> None:
