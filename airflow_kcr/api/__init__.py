@@ -7,6 +7,7 @@ docs/reference/cli.md shows.
 from __future__ import annotations
 
 from airflow_kcr.api.adoption import AdoptedPartition, Adoption, ConsumerOffsets
+from airflow_kcr.api.checkpoint_stats import CheckpointStats
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
 from airflow_kcr.api.lag import GroupLag, LagAt, RegionLag
 from airflow_kcr.api.ledger import RecordView, Repetition
@@ -29,6 +30,7 @@ __all__ = [
     "Applied",
     "Change",
     "CheckpointRequestView",
+    "CheckpointStats",
     "CheckpointSummary",
     "CheckpointView",
     "Cluster",

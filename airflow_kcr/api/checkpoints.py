@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final, Self
 
 from airflow_kcr.api import partitions
+from airflow_kcr.api.checkpoint_stats import CheckpointStats, stats
 from airflow_kcr.api.regions import Handle
 from airflow_kcr.api.views import AnswerColumns, View, of
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
@@ -343,6 +344,15 @@ class RegionCheckpoints(Handle):
     def count(self) -> int:
         """Return how many checkpoints the region has had, retired ones too."""
         return self.read().archive.count()
+
+    def stats(self, within: timedelta = timedelta(days=1)) -> tuple[CheckpointStats, ...]:
+        """Return how long the checkpoints of a time took, by phase and by member, each from the slowest on.
+
+        Args:
+            within: how long ago they were complete, at most.
+        """
+        region, now = self.store.read(self.name)
+        return stats(region, now - within)
 
     def show(self, sequence: int) -> CheckpointView:
         """Return one checkpoint with its offsets.

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Protocol, TypeAlias
 
 from sqlalchemy.engine import URL, make_url
@@ -23,6 +24,8 @@ from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import lag
+from airflow_kcr.protocol.region.lag import LagSample
+from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RegionName, TopicName, TopicPartition
@@ -205,13 +208,22 @@ def opened(given: str | URL | None = None) -> Iterator[RegionStore]:
         yield store
 
 
+def look(store: RegionStore, name: RegionName) -> tuple[Region, datetime, Seen, tuple[LagSample, ...]]:
+    """Return a region, the store's clock, and what its verdicts need beside it; Kafka is not asked.
+
+    Raises:
+        UnknownRegion: there is no such region.
+    """
+    region, now, seen = store.look(name)
+    return region, now, seen, store.lag_since(name, now - lag.RECENT)
+
+
 def regions(store: RegionStore) -> tuple[RegionSummary, ...]:
     """Return every region of a store, in the order of their names; one that is deleted meanwhile is left out."""
     found: list[RegionSummary] = []
     for name in store.names():
         try:
-            region, now, seen = store.look(name)
-            found.append(RegionSummary.of(region, now, seen, store.lag_since(name, now - lag.RECENT)))
+            found.append(RegionSummary.of(*look(store, name)))
         except UnknownRegion:
             continue
     return tuple(found)

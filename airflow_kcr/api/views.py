@@ -364,6 +364,10 @@ class RegionView(RegionSummary):
         *("last_complete", "last_complete_at", "next_boundary"),
         ("overdue_seconds", lambda r: r.overdue),
         ("progress", lambda r: r.liveness.verdict),
+        "lag",
+        ("verdict", lambda r: r.lag_finding.verdict),
+        ("why", lambda r: r.lag_finding.text() if r.lag_finding.what else ""),
+        ("restore_point_overtaken_at", lambda r: r.overtaken_at),
         *("halted", "note"),
         (
             "waits",
@@ -375,6 +379,10 @@ class RegionView(RegionSummary):
         ("unowned", lambda r: [{**p._asdict(), "since": since} for p, since in r.unowned]),
         ("absent", lambda r: [{**p._asdict(), "since": row.since, "gone": row.is_gone} for p, row in r.absent]),
     )
+
+    overtaken_at: datetime | None = None
+    """When retention will have passed the restore point, as fast as the logs lost their beginnings between checkpoints;
+    None: that is not known."""
 
     region_id: str = ""
     """Which region of its name: made when it was declared, never again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,7 +11,7 @@ import typer
 
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of
-from airflow_kcr.cli.options import Before, Checkpoint, Conf, Last, Name, Output, Url, settings_of
+from airflow_kcr.cli.options import Before, Checkpoint, Conf, Last, Name, Output, Url, duration, settings_of
 from airflow_kcr.cli.results import OutputFormat, Result, listed, note, show
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.offsets import OffsetMap, starting_offsets, write_offsets
@@ -23,6 +24,13 @@ app = typer.Typer(
     help="List, show, pin and retire checkpoints, compare them with Kafka, and repair Kafka's committed offsets.",
     no_args_is_help=True,
 )
+
+DAY: Final = timedelta(days=1)
+
+Within = Annotated[
+    timedelta,
+    typer.Option("--within", parser=duration, metavar="DURATION", help="How far back, such as 6h.", show_default="1d"),
+]
 
 CLEANED: Final = ("sink", "undone", "retired", "files", "bytes")
 
@@ -99,6 +107,24 @@ class ShownAs(StrEnum):
 
     SPARK = "spark"
     """`startingOffsets` of Structured Streaming."""
+
+
+@app.command()
+@reported
+def stats(name: Name, store: Url, within: Within = DAY, output: Output = None) -> None:
+    """Show how long the checkpoints of the last day took, by phase and by member, the slowest first.
+
+    `drain` lasts from the opening, or from the boundary, until all members have contributed; `publish` until all sinks
+    show the checkpoint. A member's time lasts until it has contributed. `slowest` is the checkpoint that took longest.
+
+    Example: kcr checkpoint stats flights --within 1h
+    """
+    from airflow_kcr.api.checkpoint_stats import CheckpointStats
+
+    with region_of(name, store) as region:
+        found = region.checkpoints.stats(within)
+    empty = f"region {name} has had no checkpoint in that time; give a longer one with --within"
+    show(listed(CheckpointStats.shown, found, empty), output)
 
 
 @app.command("show")

@@ -28,15 +28,18 @@ def export(
 
     Example: kcr export --port 9308
     """
-    from airflow_kcr.metrics.exporter import PERIOD, Exporter, KeptClusters, serve
+    from airflow_kcr.metrics.declared import METRICS
+    from airflow_kcr.metrics.exporter import PERIOD, Exporter, KeptClusters
+    from airflow_kcr.metrics.outlets import push, serve
 
     with store_of(store) as found, KeptClusters() as clusters:
         exporter = Exporter(found, clusters, with_partitions=not no_partitions)
-        end = serve(exporter, port)
+        ends = [serve(exporter, port), push(METRICS, exporter.known)]
         note(f"metrics are served at http://localhost:{port}/metrics")
         try:
             while True:
                 exporter.read()
                 sleep(PERIOD)
         finally:
-            end()
+            for end in ends:
+                end()

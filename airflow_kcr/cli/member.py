@@ -69,6 +69,19 @@ StartWithin = Annotated[
         show_envvar=True,
     ),
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65535,
+        envvar="KCR_METRICS_PORT",
+        metavar="PORT",
+        help="Serve the members' metrics to Prometheus at this port, 0: at any that is free, which the log names. If "
+        "it is taken, a line says so and the members go on. Needs the extra metrics. Default: not at all.",
+        show_envvar=True,
+    ),
+]
 Master = Annotated[
     str | None,
     typer.Option(help="Spark's master: local[2] or spark://HOST:PORT. Default: spark-submit's, else local."),
@@ -115,6 +128,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     takeover: Takeover = False,
     until_request: UntilRequest = "",
     start_within: StartWithin = options.TEN_MINUTES,
+    metrics_port: MetricsPort = None,
     master: Master = None,
     conf: options.Conf = None,
     read_option: Reading = None,
@@ -141,6 +155,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
         takeover=takeover,
         spark=settings(f"kcr {region} {group} {index}", master, conf, jars, connector),
         reading=options.settings_of(read_option),
+        metrics_port=metrics_port,
     )
     with store_of(store) as opened_store:
         run_members(opened_store, wanted, until_request=until_request, start_within=start_within)

@@ -17,10 +17,11 @@ from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of, spec_in, store_of
 from airflow_kcr.cli.lineage import send_checkpoint
 from airflow_kcr.cli.options import TEN_MINUTES, Conf, Name, Output, Timeout, Url, Wait, instant, settings_of
-from airflow_kcr.cli.results import Result, listed, note, show
+from airflow_kcr.cli.results import Result, listed, note, plain, show
 from airflow_kcr.cli.waiting import progress, require_wait
 from airflow_kcr.errors import RegionBeingDeleted
 from airflow_kcr.goals import SPEC_IN_FORCE
+from airflow_kcr.protocol.values import format_instant
 from airflow_kcr.verbs import Verb
 
 if TYPE_CHECKING:
@@ -333,6 +334,11 @@ def shown(view: RegionView) -> Result:
         if view.overdue is None
         else f"the next boundary passed {span(view.overdue)} ago, not checkpointed yet"
     }
+    retention = (
+        ""
+        if view.overtaken_at is None
+        else f"reaches the restore point about {format_instant(view.overtaken_at)}, as fast as between checkpoints"
+    )
     rows = [
         member.to_json() | {"group_id": group.group_id, "partitions": compact(member.partitions)}
         for group in view.groups
@@ -342,7 +348,9 @@ def shown(view: RegionView) -> Result:
         document=document,
         columns=MEMBER,
         rows=rows,
-        facts=facts | {"progress": view.liveness.text(), "halted": view.halted, "note": view.note},
+        facts=facts
+        | {"progress": view.liveness.text(), "halted": view.halted, "note": view.note}
+        | {"lag": f"{plain(view.lag)} to read; {view.lag_finding.text()}", "retention": retention},
     )
 
 

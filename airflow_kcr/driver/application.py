@@ -82,6 +82,9 @@ class MemberRun:
     reading: Mapping[str, str] = field(default_factory=dict)
     """Options of Spark's Kafka connector, over those of the project (`spark.reads.DEFAULTS`)."""
 
+    metrics_port: int | None = None
+    """Where Prometheus asks for the members' metrics, 0: at any free port; None: nowhere."""
+
     def __post_init__(self) -> None:
         if not self.members or len(set(self.members)) < len(self.members):
             raise ConfigurationError(f"name each member once, at least one: {', '.join(map(str, self.members)) or '-'}")

@@ -42,6 +42,8 @@ from airflow_kcr.errors import (
     RegionInState,
     SinkError,
 )
+from airflow_kcr.metrics.declared import MEMBER_METRICS, MemberFacts
+from airflow_kcr.metrics.outlets import published
 from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.host import End, Ended
@@ -160,7 +162,14 @@ def _host(
         stack.enter_context(_signals(member_pool))
         parent_watchdog.hold(member_pool)
         announcement = Announcement(application, member_pool, listener)
-        with shown(f"region {run.region}", Watched(member_pool.snapshots), console=console):
+
+        def facts() -> Iterator[MemberFacts]:
+            return (MemberFacts(region=run.region, snapshot=one) for one in member_pool.snapshots())
+
+        with (
+            published(MEMBER_METRICS, facts, run.metrics_port),
+            shown(f"region {run.region}", Watched(member_pool.snapshots), console=console),
+        ):
             announcement.renew()
             while not member_pool.wait(POLL_PERIOD):
                 announcement.renew()

@@ -10,17 +10,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
+from airflow_kcr.api.checkpoint_stats import phases
+from airflow_kcr.api.checkpoints import Reach
 from airflow_kcr.api.lag import GroupLag, RegionLag
 from airflow_kcr.api.partitions import Lag
-from airflow_kcr.protocol.region import boundaries, coverage
+from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.region import boundaries, coverage, retention
 from airflow_kcr.protocol.region.lag import LagVerdict
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.waits import Rule
-from airflow_kcr.protocol.values import NO_CLUSTER, GroupId
+from airflow_kcr.protocol.values import NO_CLUSTER, GroupId, RegionName
+from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Snapshot
+
+F = TypeVar("F")
 
 MOST_PARTITIONS: Final = 1_000
 """Above this number of partitions, a region has no series for each of them."""
@@ -36,8 +42,22 @@ class RegionFacts:
     lag: RegionLag | None
     """None: Kafka could not be asked."""
 
+    reach: Reach | None = None
+    """Whether retention has passed the restore point, and when it will; None: it is no checkpoint."""
+
+    replayed: int | None = None
+    """Offsets processed again because of resets; None: not counted."""
+
     with_partitions: bool = True
     """Whether each partition is to have series of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberFacts:
+    """What a process knows of one of its members at one moment."""
+
+    region: RegionName
+    snapshot: Snapshot
 
 
 class Unit(StrEnum):
@@ -54,19 +74,25 @@ Sample: TypeAlias = tuple[tuple[str, ...], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric, a gauge."""
+class Metric(Generic[F]):
+    """One metric, a gauge; or a counter, if its name ends with `_total`."""
 
     name: str
     unit: Unit
     labels: tuple[str, ...]
     help: str
-    read: Callable[[RegionFacts], Iterator[Sample]]
+    read: Callable[[F], Iterator[Sample]]
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it only grows, but for a restart."""
+        return self.name.endswith("_total")
 
 
 _OF_PARTITION: Final = ("cluster_name", "group", "topic", "partition")
 _OF_GROUP: Final = ("cluster_name", "group")
 _IN_REGION: Final = ("region",)
+_OF_MEMBER: Final = ("region", "group", "member")
 
 
 def _by_partition(value: Callable[[Lag], float | None]) -> Callable[[RegionFacts], Iterator[Sample]]:
@@ -138,7 +164,57 @@ def _members(facts: RegionFacts, *, present: bool) -> Iterator[Sample]:
         yield (facts.region.name, group), float(count)
 
 
-METRICS: Final[tuple[Metric, ...]] = (
+def _durations(facts: RegionFacts) -> Iterator[Sample]:
+    newest = retention.newest_usable(facts.region)
+    for phase, took in phases(newest).items() if newest is not None else ():
+        yield (facts.region.name, str(phase)), took.total_seconds()
+
+
+def _retention(facts: RegionFacts) -> float | None:
+    if facts.reach is None or facts.reach.is_unreachable:
+        return None if facts.reach is None else 0.0
+    at = facts.reach.overtaken_at
+    return None if at is None else max((at - facts.now).total_seconds(), 0.0)
+
+
+def _of_member(value: Callable[[Snapshot], float | None]) -> Callable[[MemberFacts], Iterator[Sample]]:
+    def read(facts: MemberFacts) -> Iterator[Sample]:
+        found = value(facts.snapshot)
+        if found is not None:
+            yield _who(facts), found
+
+    return read
+
+
+def _who(facts: MemberFacts) -> tuple[str, ...]:
+    return facts.region, facts.snapshot.member.group, str(facts.snapshot.member.index)
+
+
+def _member_states(facts: MemberFacts) -> Iterator[Sample]:
+    for state in State:
+        yield (*_who(facts), str(state)), float(facts.snapshot.state is state)
+
+
+FAILURES: Final[dict[str, Callable[[Counts], int]]] = {
+    "batch": lambda counts: counts.failed_batches,
+    "discarded_batch": lambda counts: counts.discarded_batches,
+    "commit": lambda counts: counts.failed_commits,
+    "store": lambda counts: counts.store_losses,
+    "complaint": lambda counts: counts.troubles,
+}
+"""What failed, and how often it did."""
+
+
+def _failures(facts: MemberFacts) -> Iterator[Sample]:
+    for cause, count in FAILURES.items():
+        yield (*_who(facts), cause), float(count(facts.snapshot.counts))
+
+
+def _lag_of_member(snapshot: Snapshot) -> float | None:
+    return None if UNKNOWN in snapshot.lag.values() else float(sum(snapshot.lag.values()))
+
+
+METRICS: Final[tuple[Metric[RegionFacts], ...]] = (
     Metric(
         "kafka_consumergroup_group_lag",
         Unit.OFFSETS,
@@ -252,4 +328,109 @@ METRICS: Final[tuple[Metric, ...]] = (
         "Time since a boundary passed without a checkpoint; 0 if none is overdue.",
         _of_region(lambda facts: _seconds(boundaries.overdue(facts.region, facts.now) or timedelta(0))),
     ),
+    Metric(
+        "kcr_checkpoint_duration_seconds",
+        Unit.SECONDS,
+        ("region", "phase"),
+        "How long each phase of the newest complete checkpoint took: `drain`, from its opening or its boundary until "
+        "all members had contributed; `publish`, until all sinks showed it.",
+        _durations,
+    ),
+    Metric(
+        "kcr_restore_point_retention_seconds",
+        Unit.SECONDS,
+        _IN_REGION,
+        "Estimated time until retention deletes a record that a reset to the restore point needs; 0 if it has.",
+        _of_region(_retention),
+    ),
+    Metric(
+        "kcr_resets_total",
+        Unit.NUMBER,
+        _IN_REGION,
+        "Attempts of resets, the one of each start among them: the region's epoch.",
+        _of_region(lambda facts: float(facts.region.epoch)),
+    ),
+    Metric(
+        "kcr_reset_replayed_records_total",
+        Unit.OFFSETS,
+        _IN_REGION,
+        "Offsets that were processed again because of resets, of those that the exporter has seen.",
+        _of_region(lambda facts: facts.replayed),
+    ),
 )
+"""Those of a region, which `kcr export` serves."""
+
+MEMBER_METRICS: Final[tuple[Metric[MemberFacts], ...]] = (
+    Metric(
+        "kcr_member_state",
+        Unit.STATE,
+        (*_OF_MEMBER, "state"),
+        "1 for the state of a member, 0 for the others.",
+        _member_states,
+    ),
+    Metric(
+        "kcr_member_partitions",
+        Unit.NUMBER,
+        _OF_MEMBER,
+        "Partitions that a member has claimed.",
+        _of_member(lambda one: len(one.positions)),
+    ),
+    Metric(
+        "kcr_member_lag",
+        Unit.OFFSETS,
+        _OF_MEMBER,
+        "Offsets from its positions to the ends of its logs, as it last read them.",
+        _of_member(_lag_of_member),
+    ),
+    Metric(
+        "kcr_batches_total",
+        Unit.NUMBER,
+        _OF_MEMBER,
+        "Batches that the store has accepted.",
+        _of_member(lambda one: one.counts.batches),
+    ),
+    Metric(
+        "kcr_batch_records_total",
+        Unit.OFFSETS,
+        _OF_MEMBER,
+        "Offsets of those batches.",
+        _of_member(lambda one: one.counts.records),
+    ),
+    Metric(
+        "kcr_batch_seconds_total",
+        Unit.SECONDS,
+        _OF_MEMBER,
+        "Time in batches, whatever became of them.",
+        _of_member(lambda one: one.counts.batch_time.total_seconds()),
+    ),
+    Metric(
+        "kcr_member_checkpoints_total",
+        Unit.NUMBER,
+        _OF_MEMBER,
+        "Checkpoints that a member has contributed to.",
+        _of_member(lambda one: one.counts.checkpoints),
+    ),
+    Metric(
+        "kcr_member_longest_drain_seconds",
+        Unit.SECONDS,
+        _OF_MEMBER,
+        "The longest time that a member has taken to stop at a checkpoint and contribute.",
+        _of_member(lambda one: _seconds(one.counts.longest_drain)),
+    ),
+    Metric(
+        "kcr_rebalances_total",
+        Unit.NUMBER,
+        _OF_MEMBER,
+        "Rebalances of its group that a member has taken part in.",
+        _of_member(lambda one: one.counts.rebalances),
+    ),
+    Metric(
+        "kcr_failures_total",
+        Unit.NUMBER,
+        (*_OF_MEMBER, "cause"),
+        "What failed: a `batch`, a `discarded_batch`, a `commit`, the `store`, or what the client, Kafka or a sink "
+        "complained about (`complaint`).",
+        _failures,
+    ),
+)
+"""Those of a member, which its process serves and counts since its start."""

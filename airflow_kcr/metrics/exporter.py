@@ -6,7 +6,6 @@ away. A reading that is too old is left out.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -15,13 +14,17 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from airflow_kcr.api.checkpoints import reach_of
 from airflow_kcr.api.group_readers import GroupReader, reader_with
 from airflow_kcr.api.lag import measure
 from airflow_kcr.api.regions import Clusters, client_settings
-from airflow_kcr.errors import ConfigurationError, KcrError, UnknownRegion
+from airflow_kcr.api.resets import RegionResets
+from airflow_kcr.errors import KcrError, UnknownRegion
 from airflow_kcr.floods import unflooded
 from airflow_kcr.metrics.declared import METRICS, RegionFacts
+from airflow_kcr.metrics.outlets import families
 from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
@@ -35,8 +38,10 @@ PERIOD: Final = 30.0
 OLD: Final = 3 * PERIOD
 """Seconds after which a reading is left out."""
 
+RESETS: Final = 20
+"""Of how many of the newest resets it is counted what they had processed again."""
+
 _AGAIN = unflooded(f"{__name__}.again")
-_LOG = logging.getLogger(__name__)
 
 
 class KeptClusters:
@@ -82,6 +87,9 @@ class Exporter:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._store, self._clusters, self._with_partitions, self._clock = store, clusters, with_partitions, clock
+        self._replayed: dict[RegionName, dict[str, int]] = {}
+        """Of each reset, as last read: the newest ones may still grow."""
+
         self._read: Mapping[RegionName, tuple[float, RegionFacts]] = {}
 
     def read(self) -> None:
@@ -92,6 +100,7 @@ class Exporter:
             _AGAIN.warning("the store can't be read now; its regions have no metrics: %s", error)
             return
         self._read = {name: known for name, known in self._read.items() if name in names}
+        self._replayed = {name: known for name, known in self._replayed.items() if name in names}
         for name in names:
             try:
                 facts = self._facts(name)
@@ -105,8 +114,16 @@ class Exporter:
 
     def _facts(self, name: RegionName) -> RegionFacts:
         region, now, seen = self._store.look(name)
-        waits = liveness.judge(region, now, seen)
-        facts = RegionFacts(region=region, now=now, liveness=waits, lag=None, with_partitions=self._with_partitions)
+        restore_point = region.restore_checkpoint
+        facts = RegionFacts(
+            region=region,
+            now=now,
+            liveness=liveness.judge(region, now, seen),
+            lag=None,
+            reach=None if restore_point is None else reach_of(region, restore_point.sequence),
+            replayed=self._replayed_of(name),
+            with_partitions=self._with_partitions,
+        )
         try:
             lag = measure(self._store, name, self._clusters)
         except (KcrError, OSError) as error:
@@ -115,39 +132,16 @@ class Exporter:
         self._store.add_lag(name, lag.samples)
         return replace(facts, lag=lag)
 
+    def _replayed_of(self, name: RegionName) -> int:
+        resets = RegionResets(self._store, name, self._clusters, Requester()).list(last=RESETS)
+        known = self._replayed.setdefault(name, {})
+        known |= {one.reset_id: one.counted.replayed for one in resets if one.counted is not None}
+        return sum(known.values())
+
+    def known(self) -> list[RegionFacts]:
+        """Return the readings that are not too old."""
+        return [facts for at, facts in self._read.values() if self._clock() - at < OLD]
+
     def collect(self) -> Iterator[Family]:
         """Yield every metric, with the values of the readings that are not too old."""
-        from prometheus_client.metrics_core import GaugeMetricFamily
-
-        facts = [facts for at, facts in self._read.values() if self._clock() - at < OLD]
-        for metric in METRICS:
-            family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for one in facts:
-                for labels, value in metric.read(one):
-                    family.add_metric(labels, value)
-            yield family
-
-
-def serve(exporter: Exporter, port: int) -> Callable[[], None]:
-    """Serve an exporter's metrics over HTTP, at `/metrics` of any address of this host; return what ends that.
-
-    Raises:
-        ConfigurationError: the port is taken.
-        ModuleNotFoundError: `prometheus_client` is not installed.
-    """
-    from prometheus_client import CollectorRegistry, start_http_server
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(exporter)
-    try:
-        server, thread = start_http_server(port, registry=registry)
-    except OSError as error:
-        raise ConfigurationError(f"port {port} can't be served: {error.strerror}; choose another with --port") from None
-    _LOG.info("metrics are served at port %d", server.server_port)
-
-    def end() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return end
+        return families(METRICS, self.known())

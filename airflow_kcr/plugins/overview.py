@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -15,6 +15,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.archive import RegionPage
+from airflow_kcr.protocol.region.lag import LagSample
 from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Claim
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -70,14 +71,14 @@ class Overview:
     resets: tuple[ResetView, ...]
 
     @classmethod
-    def of(cls, region: StoredRegion, now: datetime, seen: Seen) -> Self:
-        """Return what there is to show of a region as it was read."""
+    def of(cls, region: StoredRegion, now: datetime, seen: Seen, samples: Sequence[LagSample] = ()) -> Self:
+        """Return what there is to show of a region as it was read; the arguments are those of `RegionView.of`."""
         newest = last_complete(region)
         past = region.archive.region_page(newest, SHOWN)
         rows = sorted(_partitions(region, newest, past), key=lambda row: (-(row.behind or 0), row.partition))
         known = [row.behind for row in rows if row.behind is not None]
         return cls(
-            region=RegionView.of(region, now, seen),
+            region=RegionView.of(region, now, seen, samples),
             now=now,
             partitions=tuple(rows[:PARTITIONS]),
             partition_count=len(rows),

@@ -20,7 +20,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_kcr.api import Clusters, RegionSummary
-from airflow_kcr.api.regions import regions
+from airflow_kcr.api.regions import look, regions
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
@@ -107,7 +107,7 @@ def build_page(stores: Mapping[str, Lend], clusters: Clusters) -> FastAPI:
             return _page("problem.html", status=404, message=NOT_SHOWN, up=up)
         try:
             with lend() as opened:
-                overview = Overview.of(*opened.look(region_name(region)))
+                overview = Overview.of(*look(opened, region_name(region)))
         except KcrError as error:
             status = 404 if isinstance(error, UnknownRegion | InvalidIdentifier) else 503
             return _page("problem.html", status=status, message=error.message, up=up)

@@ -51,6 +51,9 @@ class Counts:
     """Complaints of the client, of Kafka or of a sink that the member lives with."""
 
     last_trouble: str = ""
+    batch_time: timedelta = timedelta(0)
+    """In batches, whatever became of them."""
+
     last_batch: timedelta | None = None
     """None before the first."""
 
@@ -71,6 +74,7 @@ class Counts:
             store_losses=self.store_losses + more.store_losses,
             troubles=self.troubles + more.troubles,
             last_trouble=more.last_trouble or self.last_trouble,
+            batch_time=self.batch_time + more.batch_time,
             last_batch=_longer(self.last_batch, more.last_batch),
             longest_drain=_longer(self.longest_drain, more.longest_drain),
         )
@@ -134,7 +138,8 @@ class Metrics:
 
     def batch_took(self, seconds: Seconds) -> None:
         """Note how long the last batch took, whatever became of it."""
-        self.counts = replace(self.counts, last_batch=timedelta(seconds=seconds))
+        took = timedelta(seconds=seconds)
+        self.counts = replace(self.counts, last_batch=took, batch_time=self.counts.batch_time + took)
 
     def reset(self, epoch: Epoch) -> None:
         """Note that the sinks were reset for an epoch; the first brings the member to where it starts."""

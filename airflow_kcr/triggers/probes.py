@@ -20,7 +20,7 @@ from airflow_kcr.api.waiting import AWAY, Progress, missing, reconciled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.goals import RUNNING, Goal, WaitingFor
 from airflow_kcr.protocol.evidence import CheckVerdict
-from airflow_kcr.protocol.region import liveness, waits
+from airflow_kcr.protocol.region import lag, liveness, waits
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.store.regions import RegionStore, Sign
 from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, Status, TriggerAnswer
@@ -88,8 +88,11 @@ def _lag(store: RegionStore, region: StoredRegion, wanted: LagBelow, hook: KcrHo
 def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progress | None:
     if not RUNNING.is_reached(region, now):
         return missing(region, now, RUNNING)
-    stalled = liveness.judge(region, now, store.seen(region.name)).stalled
-    named = [wait.text() for wait in stalled]
+    waits = liveness.judge(region, now, store.seen(region.name))
+    verdict = lag.worst(lag.judge(region, now, waits, store.lag_since(region.name, now - lag.RECENT)).values())
+    named = [wait.text() for wait in waits.stalled]
+    if not named and verdict.verdict in lag.STANDING:
+        named = [verdict.text()]
     return _missing("to make progress again; it is stalled", region, named) if named else None
 
 

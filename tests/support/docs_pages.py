@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, settings, traces
-from airflow_kcr.metrics.declared import METRICS
+from airflow_kcr.metrics.declared import MEMBER_METRICS, METRICS, Metric
 from airflow_kcr.protocol import offsets, targets, timeouts, values
 from airflow_kcr.protocol.invariants.proof import CHECKS
 from airflow_kcr.protocol.member import messages as member_effects
@@ -561,6 +561,12 @@ def faults() -> str:
     )
 
 
+def metric_table(metrics: Iterable[Metric[Any]]) -> str:
+    """Return metrics as they are declared."""
+    rows = [[code(m.name), ", ".join(map(code, m.labels)), m.unit, m.help] for m in metrics]
+    return table(["Metric", "Labels", "Unit", "Value"], rows)
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-states": lambda: values_of(rows, rows.RegionState),
     "desired-state": lambda: values_of(values, DesiredState),
@@ -571,10 +577,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "lag-tiers": lambda: table(
         ["Up to an age of", "One sample of a group in"], [[_span(age), _span(step)] for age, step in lag.TIERS]
     ),
-    "metrics": lambda: table(
-        ["Metric", "Labels", "Unit", "Value"],
-        [[code(m.name), ", ".join(map(code, m.labels)), m.unit, m.help] for m in METRICS],
-    ),
+    "metrics": lambda: metric_table(METRICS),
+    "member-metrics": lambda: metric_table(MEMBER_METRICS),
     "member-states": lambda: values_of(member_state, member_state.State),
     "member-whys": lambda: values_of(member_state, member_state.Why),
     "member-table": member_table,

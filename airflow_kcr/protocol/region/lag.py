@@ -158,6 +158,9 @@ _SEVERITY: Final = (
 )
 """From the best to the worst."""
 
+STANDING: Final = frozenset({LagVerdict.STOPPED, LagVerdict.STALLED})
+"""Records are left, and no progress is made."""
+
 TO_DO: Final[Mapping[Rule, str]] = {
     Rule.PERSON: "choose what `kcr region show` offers",
     Rule.MEMBERS: "start the members; their logs say why they ended",

@@ -18,10 +18,12 @@ from airflow_kcr.api import Lag, RegionLag
 from airflow_kcr.errors import ConfigurationError, StoreUnavailable
 from airflow_kcr.metrics import declared
 from airflow_kcr.metrics.declared import METRICS, RegionFacts
-from airflow_kcr.metrics.exporter import OLD, Exporter, serve
+from airflow_kcr.metrics.exporter import OLD, Exporter
+from airflow_kcr.metrics.outlets import serve
 from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER
+from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.values import ClusterId, GroupId, GroupPartition, Offset, TopicName
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
@@ -74,10 +76,13 @@ def test_every_metric_has_the_values_that_are_known(driver: Driver, cluster: Fak
     driver.up()
     driver.process()
     driver.checkpoint("a")
-    cluster.ends = {0: 110, 1: 10, 2: 10, 3: 60}
+    driver.process()
+    driver.grow(driver.partition(1), start=1, end=1_000)
+    driver.checkpoint("b")
+    cluster.ends = {0: 120, 1: 20, 2: 20, 3: 70}
     cluster.held = {driver.partition(0): 10}
     came = driver.store.read(driver.name)[1] - timedelta(minutes=3)
-    cluster.firsts = {n: TimeAnswer(offset=Offset(10), found=came) for n in range(4)}
+    cluster.firsts = {n: TimeAnswer(offset=Offset(20), found=came) for n in range(4)}
     subject.read()
     found = served(subject)
     assert {name for name, _ in found} == {metric.name for metric in METRICS}
@@ -85,7 +90,7 @@ def test_every_metric_has_the_values_that_are_known(driver: Driver, cluster: Fak
     assert found["kafka_consumergroup_group_lag", of_0] == 100
     assert 180 <= found["kafka_consumergroup_group_lag_seconds", of_0] < 240
     assert found["kafka_consumergroup_group_offset", of_0] == 10
-    assert found["kafka_partition_latest_offset", of_0] == 110
+    assert found["kafka_partition_latest_offset", of_0] == 120
     assert values(found, "kafka_consumergroup_group_offset") == [10]
     assert values(found, "kafka_consumergroup_group_sum_lag") == [150]
     assert values(found, "kafka_consumergroup_group_max_lag") == [100]
@@ -95,6 +100,8 @@ def test_every_metric_has_the_values_that_are_known(driver: Driver, cluster: Fak
     assert values(found, "kcr_members_expected") == values(found, "kcr_members_present") == [2]
     assert 0 <= values(found, "kcr_checkpoint_age_seconds")[0] < 60
     assert values(found, "kcr_region_kafka_up") == [1]
+    assert values(found, "kcr_restore_point_retention_seconds")[0] >= 0
+    assert {labels[0][1] for name, labels in found if name == "kcr_checkpoint_duration_seconds"} == {"drain", "publish"}
     assert values(found, "kcr_region_stalled") == values(found, "kcr_checkpoint_overdue_seconds") == [0]
 
 
@@ -212,3 +219,16 @@ def taken() -> Iterator[int]:
         one.bind(("0.0.0.0", 0))
         one.listen()
         yield one.getsockname()[1]
+
+
+def test_what_resets_had_processed_again_only_grows(driver: Driver, subject: Exporter) -> None:
+    driver.up()
+    driver.process(width=10)
+    subject.read()
+    assert values(served(subject), "kcr_reset_replayed_records_total") == [0]
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    driver.finish_reset()
+    driver.process(width=4)
+    subject.read()
+    assert values(served(subject), "kcr_reset_replayed_records_total") == [16]
+    assert values(served(subject), "kcr_resets_total") == [driver.region.epoch]

@@ -202,7 +202,7 @@ def words(text: str) -> str:
 def test_regions_are_listed_and_lead_to_their_pages(viewer: TestClient, driver: Driver) -> None:
     driver.up()
     text = viewer.get("/").text
-    assert "flights running running progressing 2 of 2" in words(text)
+    assert "flights running running progressing - unknown 2 of 2" in words(text)
     assert Tags(text).links == ["regions/flights"]
     assert viewer.get("/regions/flights").status_code == 200
 

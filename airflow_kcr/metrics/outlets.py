@@ -1,0 +1,153 @@
+"""The ways out of a process for declared metrics: Prometheus asks for them, and OpenTelemetry has them sent.
+
+Each reads the facts in a thread of its own, and nothing waits for it: an end point that is taken, away or hangs is told
+in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.metrics.declared import Metric
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from prometheus_client.metrics_core import Metric as Family
+
+F = TypeVar("F")
+
+OTLP: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""The variables of OpenTelemetry that name where metrics are sent to; one is enough."""
+
+LAST_EXPORT: Final = 1_000
+"""Milliseconds that the end of a process waits for an OTLP end point."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Collector(Protocol):
+    """What Prometheus asks."""
+
+    def collect(self) -> Iterable[Family]:
+        """Return every metric with its values."""
+        ...
+
+
+def families(metrics: Iterable[Metric[F]], facts: Iterable[F]) -> Iterator[Family]:
+    """Yield every metric as `prometheus_client` has it, with the values that facts have for it."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    known = tuple(facts)
+    for metric in metrics:
+        made = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+        family = made(metric.name, metric.help, labels=metric.labels)
+        for one in known:
+            for labels, value in metric.read(one):
+                family.add_metric(labels, value)
+        yield family
+
+
+def serve(collector: Collector, port: int) -> Callable[[], None]:
+    """Serve metrics over HTTP, at `/metrics` of any address of this host; return what ends that.
+
+    Args:
+        collector: asked at each scrape.
+        port: 0: any that is free; the log names it.
+
+    Raises:
+        ConfigurationError: the port is taken.
+        ModuleNotFoundError: `prometheus_client` is not installed.
+    """
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    try:
+        server, thread = start_http_server(port, registry=registry)
+    except OSError as error:
+        raise ConfigurationError(f"port {port} can't be served: {error.strerror}; choose another one") from None
+    _LOG.info("metrics are served at port %d", server.server_port)
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return end
+
+
+def push(
+    metrics: Iterable[Metric[F]], facts: Callable[[], Iterable[F]], environ: Mapping[str, str] = os.environ
+) -> Callable[[], None]:
+    """Have OpenTelemetry send metrics every minute, if a variable of `OTLP` is set; return what ends that.
+
+    Args:
+        metrics: which.
+        facts: asked each time.
+        environ: where the variables are looked up; OpenTelemetry itself reads those of the process.
+
+    Raises:
+        ModuleNotFoundError: OpenTelemetry's SDK or its OTLP exporter over HTTP is not installed.
+    """
+    if not any(environ.get(name) for name in OTLP):
+        return lambda: None
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], shutdown_on_exit=False)
+    meter = provider.get_meter("airflow_kcr")
+    for metric in metrics:
+        create = meter.create_observable_counter if metric.is_counter else meter.create_observable_gauge
+        create(metric.name, [partial(_observed, metric, facts)], description=metric.help)
+    return partial(provider.shutdown, LAST_EXPORT)
+
+
+def _observed(metric: Metric[F], facts: Callable[[], Iterable[F]], _: CallbackOptions) -> Iterable[Observation]:
+    from opentelemetry.metrics import Observation
+
+    return [
+        Observation(value, dict(zip(metric.labels, labels, strict=True)))
+        for one in facts()
+        for labels, value in metric.read(one)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked(Generic[F]):
+    """Answers Prometheus from facts as they are now."""
+
+    metrics: Iterable[Metric[F]]
+    facts: Callable[[], Iterable[F]]
+
+    def collect(self) -> Iterable[Family]:
+        """Return every metric with its values."""
+        return families(self.metrics, self.facts())
+
+
+@contextmanager
+def published(metrics: Iterable[Metric[F]], facts: Callable[[], Iterable[F]], port: int | None) -> Iterator[None]:
+    """Let metrics out until the end of the block, by each way that is asked for and works.
+
+    Args:
+        metrics: which.
+        facts: what they are read from; asked in other threads, so it must not wait.
+        port: where Prometheus asks; None: nowhere.
+    """
+    with ExitStack() as stack:
+        starts = [partial(push, metrics, facts)]
+        if port is not None:
+            starts.append(partial(serve, _Asked(metrics, facts), port))
+        for start in starts:
+            try:
+                stack.callback(start())
+            except (ConfigurationError, ModuleNotFoundError) as error:
+                _LOG.warning("no metrics by this way, the members go on: %s", error)
+        yield
