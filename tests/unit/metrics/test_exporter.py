@@ -60,11 +60,16 @@ def subject(driver: Driver, cluster: FakeCluster, clock: Seconds) -> Exporter:
 Served = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def served(subject: Exporter) -> Served:
-    """What Prometheus reads of a scrape, by name and labels."""
+def scraped(subject: Exporter) -> str:
+    """What a scrape is answered with."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(subject)
-    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return generate_latest(registry).decode()
+
+
+def served(subject: Exporter) -> Served:
+    """What Prometheus reads of a scrape, by name and labels."""
+    families = text_string_to_metric_families(scraped(subject))
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
 
 
