@@ -73,7 +73,8 @@ def _value(node: Any, samples: list[Any]) -> Series | float:  # noqa: ANN401
         case promql_parser.BinaryExpr():
             left, right = _value(node.lhs, samples), _value(node.rhs, samples)
             assert isinstance(left, dict)
-            names = None if node.modifier is None else set(node.modifier.matching.labels)
+            modifier: Any = node.modifier
+            names = None if modifier is None else set(modifier.matching.labels)
             others = {_key(labels, names): value for labels, value in right.items()} if isinstance(right, dict) else {}
             if str(node.op) == "and":
                 return {labels: value for labels, value in left.items() if _key(labels, names) in others}

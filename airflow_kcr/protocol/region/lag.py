@@ -253,9 +253,11 @@ def _group_findings(region: Region, now: datetime, waits: Liveness, group: Group
     for wait in concerned:
         if _is_unread(region, now, wait):
             yield _because(LagVerdict.STOPPED, wait)
-    for wait in concerned:
-        if wait.is_over(now):
-            yield _because(LagVerdict.STALLED, wait)
+    stalled = [wait for wait in concerned if wait.is_over(now)]
+    # What a member lacks explains whatever has lasted for too long.
+    lacking = [wait for wait in concerned if wait.rule is Rule.ENGINE]
+    for wait in (*lacking, *stalled) if stalled else ():
+        yield _because(LagVerdict.STALLED, wait)
     if concerned or region.state is not rows.RegionState.RUNNING:
         yield _EXPLAINED
 

@@ -30,14 +30,13 @@ def by_phase(found: tuple[CheckpointStats, ...]) -> dict[str, CheckpointStats]:
 def test_the_median_the_p90_and_the_slowest_of_each_phase_and_member() -> None:
     driver = Driver()
     driver.up()
-    for number, drain in enumerate((1.0, 5.0, 2.0)):
-        checkpoint(driver, str(number), drain=drain, publish=0.5)
+    for number, seconds in enumerate((1.0, 5.0, 2.0)):
+        checkpoint(driver, str(number), drain=seconds, publish=0.5)
     found = Region("flights", driver.store).checkpoints.stats()
     assert [one.what for one in found] == ["drain", "publish", "g[1]", "g[0]"]
-    drain = by_phase(found)["drain"]
     newest = driver.region.restore_sequence
     assert newest is not None
-    assert drain == CheckpointStats(
+    assert by_phase(found)["drain"] == CheckpointStats(
         what="drain",
         checkpoints=3,
         median=timedelta(seconds=2),

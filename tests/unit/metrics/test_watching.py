@@ -8,10 +8,11 @@ import subprocess
 import pytest
 
 from airflow_kcr.metrics.declared import MEMBER_METRICS, METRICS
+from airflow_kcr.metrics.exporter import Exporter
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
 from tests.support.promql import FOLDER, alerts, board, evaluated, selectors
-from tests.unit.metrics.test_exporter import Exporter, scraped
+from tests.unit.metrics.test_exporter import scraped
 
 DECLARED = {m.name: set(m.labels) for m in METRICS} | {m.name: set(m.labels) for m in MEMBER_METRICS}
 SHOWN = {target["expr"] for panel in board()["panels"] for target in panel["targets"]}
