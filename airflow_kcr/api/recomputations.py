@@ -21,6 +21,7 @@ from airflow_kcr.protocol.region.commands import (
 )
 from airflow_kcr.protocol.region.plans import require_checkpoint
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     EventNumber,
@@ -275,7 +276,7 @@ class RegionRecomputation:
         self,
         batches: Sequence[Mapping[GroupPartition, Range]],
         comparisons: Sequence[OutputComparison] = (),
-        tables: Sequence[rows.TableVersion] = (),
+        tables: Sequence[TableVersion] = (),
     ) -> RecomputationView:
         """Say that the sinks show what was made, or that it was compared, and return it.
 

@@ -127,7 +127,9 @@ def _cell(value: object) -> object:
         case bool():
             return "true" if value else "false"
         case list():
-            return " ".join(map(str, value))
+            return " ".join(str(_cell(one)) for one in value)
+        case dict():  # a DAG run: DAG/RUN, as options take it
+            return "/".join(map(str, value.values()))
         case _:
             return value
 

@@ -62,6 +62,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import recomputations, rows, timelines
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
@@ -412,7 +413,7 @@ class _Recomputing:
     """Ends what was started for it."""
 
     comparisons: list[OutputComparison] = field(default_factory=list)
-    tables: list[rows.TableVersion] = field(default_factory=list)
+    tables: list[TableVersion] = field(default_factory=list)
     _running: tuple[SparkEngine, BatchId, float] | None = None
     """The batch that runs, by which engine, and since when."""
 

@@ -14,7 +14,7 @@ from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint, UnknownReg
 from airflow_kcr.hooks.assets import SCHEME
 from airflow_kcr.hooks.kcr import KcrHook, translated
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import CheckpointNumber, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 

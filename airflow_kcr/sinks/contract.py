@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.region.rows import Checkpoint, TableVersion
+from airflow_kcr.protocol.region.rows import Checkpoint
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     EventNumber,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionId
 from airflow_kcr.sinks.contract import DeclaredSink, Sink, SinkOfBatch
 from airflow_kcr.spark.context import SinkWriter

@@ -29,6 +29,7 @@ from airflow_kcr.protocol.region.resets import open_targets
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import Delivery, GroupRules, RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -488,7 +489,7 @@ class Driver:
                 self.contribute(member)
         return sequence
 
-    def publish(self, tables: tuple[rows.TableVersion, ...] = ()) -> None:
+    def publish(self, tables: tuple[TableVersion, ...] = ()) -> None:
         """Publish every complete checkpoint, in order; the first member's sinks have them in these tables."""
         for sequence, checkpoint in sorted(self.held.checkpoints.items()):
             if checkpoint.state is rows.CheckpointState.COMPLETE:

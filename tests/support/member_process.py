@@ -32,7 +32,7 @@ from airflow_kcr.ports import BatchCall, CommitAnswer, Engine, Membership, Membe
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands
-from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.leases import Identity, Renewals, StoreClock, boot_time

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files.layout import Manifest, Undone
 from airflow_kcr.sinks.files.tables import Table

@@ -19,7 +19,8 @@ from airflow_kcr.ports import BatchCall, BatchReport, CommitAnswer, CommittedOff
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import Batch, TableVersion
+from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import (
     NO_CLUSTER,
     BatchId,

@@ -28,8 +28,8 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from airflow_kcr.protocol.region.rows import TableVersion
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Range, TopicName, TopicPartition
 from airflow_kcr.sinks.contract import SinkOwner

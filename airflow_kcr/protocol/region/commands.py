@@ -20,6 +20,7 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.view import MemberRegion
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import DesiredState, GroupPartition, Offset
 
 A_co = TypeVar("A_co", covariant=True)
@@ -336,7 +337,7 @@ class ReportPublished(Command[MemberRegion]):
 
     sequence: values.CheckpointNumber
     member: values.MemberId
-    tables: tuple[rows.TableVersion, ...] = ()
+    tables: tuple[TableVersion, ...] = ()
     """What they have committed to tables that people own."""
 
 

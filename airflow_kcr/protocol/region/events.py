@@ -19,6 +19,7 @@ from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import DesiredState, GroupPartition
 
 
@@ -228,7 +229,7 @@ class CheckpointPublished(Body):
 
     sequence: values.CheckpointNumber
     member: values.MemberId | None
-    tables: tuple[rows.TableVersion, ...] = ()
+    tables: tuple[TableVersion, ...] = ()
     """What they have committed to tables that people own."""
 
 
@@ -380,7 +381,7 @@ class CheckpointRecomputed(Body):
     batches: tuple[Mapping[GroupPartition, values.Range], ...]
     """What was processed, by batch; together it is what the checkpoint has of the recomputed groups."""
 
-    tables: tuple[rows.TableVersion, ...] = ()
+    tables: tuple[TableVersion, ...] = ()
     """What took the place of the checkpoint's output in tables that people own."""
 
 

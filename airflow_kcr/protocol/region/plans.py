@@ -25,6 +25,7 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, S
 from airflow_kcr.protocol.region import first_starts, resets, rows, timelines
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import UpsertSink
+from airflow_kcr.protocol.table_outputs import TableOutput
 from airflow_kcr.protocol.target_resolution import PlanLine, ignored, resolve
 from airflow_kcr.protocol.targets import Situation, Target, ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import GroupPartition, Offset, few, format_instant
@@ -344,7 +345,7 @@ class Plan(FullDocument):
     runs: tuple[rows.Requester, ...] = ()
     """The DAG runs whose checkpoints those are: what they published is processed again."""
 
-    tables: tuple[rows.TableOutput, ...] = ()
+    tables: tuple[TableOutput, ...] = ()
     """What those have in tables that people own, all of which goes. What is not processed again comes back with the
     next checkpoint."""
 
@@ -549,15 +550,15 @@ def answered_runs(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -
     return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))
 
 
-def _tables(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tuple[rows.TableOutput, ...]:
+def _tables(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tuple[TableOutput, ...]:
     """Return what checkpoints have in tables, added up for each."""
     if not undoes:
         return ()
     checkpoints = region.archive.checkpoints(first=min(undoes), before=values.CheckpointNumber(max(undoes) + 1))
-    found: dict[tuple[str, ...], rows.TableOutput] = {}
+    found: dict[tuple[str, ...], TableOutput] = {}
     for one in (one for row in checkpoints if row.sequence in undoes for one in row.tables):
         before = found.get(one.place)
-        found[one.place] = rows.TableOutput(
+        found[one.place] = TableOutput(
             group=one.group,
             sink=one.sink,
             catalog=one.catalog,

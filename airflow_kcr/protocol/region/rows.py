@@ -16,6 +16,7 @@ from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import GroupPartition, Offset
 
@@ -476,41 +477,6 @@ class Recomputation:
 
     finished_at: datetime | None = None
     failure: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOutput:
-    """What a sink has added to a table that people own."""
-
-    group: values.GroupId
-    sink: str
-    """The sink's name in the spec."""
-
-    catalog: str = ""
-    """The table's, as the spec names it; empty: it has none."""
-
-    table: str
-    files: int
-    rows: int
-
-    @property
-    def place(self) -> tuple[str, ...]:
-        """The sink and its table."""
-        return self.group, self.sink, self.catalog, self.table
-
-    def __str__(self) -> str:
-        return f"{self.table} ({self.rows:,} row(s) in {self.files:,} file(s))"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableVersion(TableOutput):
-    """What a checkpoint has added to a table, and by what readers find the table as it was then."""
-
-    version: str
-    """Of the table with that: the id of a snapshot, or the number of a version. A text: it may have 19 digits."""
-
-    tag: str = ""
-    """What names the version in the table; empty: the format has no tags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

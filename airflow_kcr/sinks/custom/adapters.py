@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, replace
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CompleteCheckpoint
 from airflow_kcr.sinks.contract import Revision, Sink, SinkOwner

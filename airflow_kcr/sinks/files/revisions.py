@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import EventNumber
 from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.contract import Revision

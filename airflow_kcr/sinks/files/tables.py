@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.protocol.region.rows import Checkpoint, TableVersion
+from airflow_kcr.protocol.region.rows import Checkpoint
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files.columns import Columns
 from airflow_kcr.sinks.files.folder import Folder

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.region.rows import Checkpoint, TableVersion
+from airflow_kcr.protocol.region.rows import Checkpoint
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout

@@ -15,7 +15,7 @@ from airflow_kcr import libpq
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_in_order

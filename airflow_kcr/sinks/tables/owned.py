@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, TableVersion
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout

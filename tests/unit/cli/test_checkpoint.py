@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.region.rows import TableVersion
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.values import GroupId, Offset
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region

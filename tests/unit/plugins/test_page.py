@@ -28,8 +28,9 @@ from airflow_kcr.plugins.page import build_page
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.commands import ChangeDesiredState, PinCheckpoint, RequestReset
 from airflow_kcr.protocol.region.liveness import Liveness
-from airflow_kcr.protocol.region.rows import Requester, ResetCause, TableVersion
+from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.region.waits import Rule, Wait
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import DesiredState, GroupId, Offset
 from airflow_kcr.sensors.region import KcrRegionStateSensor

@@ -15,7 +15,8 @@ from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekSource
 from airflow_kcr.protocol.region.commands import Caller, ClaimPartitions, Found, ReportOutOfRange, ReportPublished
-from airflow_kcr.protocol.region.rows import Claim, TableVersion
+from airflow_kcr.protocol.region.rows import Claim
+from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.targets import Target, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (

@@ -295,6 +295,7 @@ def test_every_command_has_its_row() -> None:
         commands.RetireCheckpoints,
         commands.DeclareRegion,
         commands.DeleteRegion,
+        commands.InEpoch,
     }
     assert kinds - {commands.Command} == own | decisions.RULES.keys()
     assert decisions.ANSWERS.keys() <= decisions.RULES.keys()
