@@ -11,7 +11,7 @@ from math import ceil
 from statistics import median
 
 from airflow_kcr.api.views import AnswerColumns, View
-from airflow_kcr.protocol.region.rows import Checkpoint
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, MemberId
 
@@ -93,6 +93,8 @@ def _since(region: Region, after: datetime) -> Iterator[Checkpoint]:
 
 
 def _by_member(region: Region, row: Checkpoint) -> Iterable[tuple[MemberId, timedelta]]:
+    if row.state is CheckpointState.RETIRED:
+        return  # asked for each, they would cost as much as the history is long
     for member, part in region.archive.contributions(row.sequence).items():
         yield member, _positive(part.contributed_at - _begun(row))
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Self
 
 from airflow_kcr.api import partitions
 from airflow_kcr.api.checkpoint_stats import CheckpointStats, stats
 from airflow_kcr.api.regions import Handle
-from airflow_kcr.api.views import AnswerColumns, View, of
+from airflow_kcr.api.views import AnswerColumns, RegionView, View, of
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import completion, plans, resets, retention, timelines
 from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
 from airflow_kcr.protocol.region.commands import PinCheckpoint, RetireCheckpoints
 from airflow_kcr.protocol.region.events import CheckpointsRetired
+from airflow_kcr.protocol.region.lag import LagSample
+from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import (
@@ -228,6 +230,13 @@ def reach_of(region: StoredRegion, sequence: CheckpointNumber) -> Reach:
     An aborted one has no offsets of its own, so there is nothing that could be overtaken.
     """
     return reach(region.archive.checkpoint_page(before=CheckpointNumber(sequence + 1), last=1)).get(sequence, Reach())
+
+
+def shown_region(region: StoredRegion, now: datetime, seen: Seen, samples: Sequence[LagSample]) -> RegionView:
+    """Return a region with when retention passes its restore point; the arguments are those of `RegionView.of`."""
+    point = region.restore_checkpoint
+    at = None if point is None else reach_of(region, point.sequence).overtaken_at
+    return replace(RegionView.of(region, now, seen, samples), overtaken_at=at)
 
 
 def _reach(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self
 
 from airflow_kcr import goals, verbs
 from airflow_kcr.api import adoption, ledger, recomputations, runs, specs, waiting
-from airflow_kcr.api.checkpoints import CheckpointRequestView, RegionCheckpoints, reach_of
+from airflow_kcr.api.checkpoints import CheckpointRequestView, RegionCheckpoints, shown_region
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.lag import ALL, LagAt, RegionLag, measure
 from airflow_kcr.api.partitions import Lag, preview
@@ -25,7 +24,6 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import commands, rows
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.lag import RECENT
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.validation import check_topics
@@ -113,10 +111,7 @@ class Region:
 
     def show(self) -> RegionView:
         """Return the region and its members as they are now."""
-        found = look(self._store, self.name)
-        point = found[0].restore_checkpoint
-        reach = None if point is None else reach_of(found[0], point.sequence)
-        return replace(RegionView.of(*found), overtaken_at=None if reach is None else reach.overtaken_at)
+        return shown_region(*look(self._store, self.name))
 
     def spec(self) -> RegionSpec:
         """Return the spec in force."""
@@ -329,7 +324,7 @@ class Region:
         if not isinstance(goal, goals.Goal):
             goal = waiting.CallersGoal(goal)
         region, now = waiting.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress)
-        return RegionView.of(region, now, samples=self._store.lag_since(self.name, now - RECENT))
+        return RegionView.of(region, now, samples=self._store.recent_lag(self.name, now))
 
     def poll(self, goal: goals.Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:
         """Return how far the region is from a goal, and the store's clock; None: it is reached. What is due is done.

@@ -23,7 +23,6 @@ from airflow_kcr.errors import ConfigurationError, KcrError, UnknownRegion
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import lag
 from airflow_kcr.protocol.region.lag import LagSample
 from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Requester
@@ -215,7 +214,7 @@ def look(store: RegionStore, name: RegionName) -> tuple[Region, datetime, Seen, 
         UnknownRegion: there is no such region.
     """
     region, now, seen = store.look(name)
-    return region, now, seen, store.lag_since(name, now - lag.RECENT)
+    return region, now, seen, store.recent_lag(name, now)
 
 
 def regions(store: RegionStore) -> tuple[RegionSummary, ...]:

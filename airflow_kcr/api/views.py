@@ -336,7 +336,7 @@ class RegionSummary(View):
             alive=len(region.live_members(now)),
             liveness=waited,
             overdue=boundaries.overdue(region, now),
-            lag=lag.left(samples) if lags else None,
+            lag=lag.left(region.rules.groups, samples) if lags else None,
             lag_finding=lag.worst(lags.values()),
         )
 

@@ -22,9 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_kcr import verbs
 from airflow_kcr.api import Clusters, Region
+from airflow_kcr.api.checkpoints import shown_region
 from airflow_kcr.api.ledger import event_to_json
-from airflow_kcr.api.regions import regions
-from airflow_kcr.api.views import RegionSummary, RegionView, document_of
+from airflow_kcr.api.regions import look, regions
+from airflow_kcr.api.views import RegionSummary, document_of
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -38,7 +39,6 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.plugins.overview import PartitionOrder, partition_page
 from airflow_kcr.plugins.rights import Changer, FindResetters, Looker, ReadOwners
-from airflow_kcr.protocol.region import lag
 from airflow_kcr.protocol.region.commands import Command, InEpoch, PinCheckpoint, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
 from airflow_kcr.protocol.targets import TARGETS
@@ -237,8 +237,8 @@ def _shown(stores: Stores) -> APIRouter:
     ) -> JSONResponse:
         """The region, its DAGs, and whether the user may change it."""
         with stores.opened(store) as opened:
-            row, now, seen = opened.look(region_name(region))
-            view = RegionView.of(row, now, seen, opened.lag_since(row.name, now - lag.RECENT))
+            found = row, now, _, _ = look(opened, region_name(region))
+            view = shown_region(*found)
         dags = may.of_dags(read_owners(), store, region)
         return _answer(
             now=now,
@@ -342,7 +342,7 @@ def _changes(stores: Stores) -> APIRouter:
         name, epoch = region_name(region), Epoch(asked.epoch)
         with stores.opened(store) as opened:
             opened.handle(name, InEpoch(epoch=epoch, command=command))
-            return _answer(region=RegionView.of(*opened.look(name)))
+            return _answer(region=shown_region(*look(opened, name)))
 
     @routes.post("/checkpoints")
     def drain(store: str, region: str, asked: Asked, user: GetUserDep) -> JSONResponse:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
@@ -27,6 +27,8 @@ from sqlalchemy import select
 from airflow_kcr.hooks.links import is_literal
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 TAG: Final = "kcr"
@@ -164,14 +166,49 @@ Changer: TypeAlias = Annotated[Rights, Depends(changer)]
 
 def _stored_owners() -> Owners:
     """Read the stored DAGs that have the tag."""
-    found: dict[Place, set[str]] = {}
     with create_session() as session:
         tagged = select(DagTag.dag_id).join(DagModel, DagModel.dag_id == DagTag.dag_id)
-        for dag_id in session.scalars(tagged.where(DagTag.name == TAG, DagModel.is_stale.is_(False))):
-            stored = SerializedDagModel.get(dag_id, session=session)
-            for place in places_of({} if stored is None else stored.data or {}):
-                found.setdefault(place, set()).add(dag_id)
+        dag_ids = session.scalars(tagged.where(DagTag.name == TAG, DagModel.is_stale.is_(False))).all()
+    found: dict[Place, set[str]] = {}
+    for dag_id, work in _works_of(dag_ids).items():
+        for place in work.places:
+            found.setdefault(place, set()).add(dag_id)
     return {place: frozenset(dags) for place, dags in found.items()}
+
+
+class _Work(NamedTuple):
+    """What a stored DAG does to regions."""
+
+    places: frozenset[Place]
+    takes_target: bool
+
+
+def _works_of(dag_ids: Collection[str]) -> dict[str, _Work]:
+    """Return what DAGs do, as they are stored now.
+
+    A page that is open asks every few seconds, so a DAG is read again only when it is stored anew: Airflow writes a
+    version that no run has yet in place, and its hash tells.
+    """
+    model = SerializedDagModel
+    with create_session() as session:
+        newest = {
+            dag_id: session.execute(
+                model.latest_item_select_object(dag_id).with_only_columns(  # type: ignore[no-untyped-call]
+                    model.id, model.dag_hash
+                )
+            ).one_or_none()
+            for dag_id in dag_ids
+        }
+    return {dag_id: _work(*version) for dag_id, version in newest.items() if version is not None}
+
+
+@lru_cache(maxsize=10_000)
+def _work(version: UUID, content: str) -> _Work:
+    """Read a stored version of a DAG, which has this hash."""
+    with create_session() as session:
+        stored = session.get(SerializedDagModel, version)
+        data = {} if stored is None else stored.data or {}
+    return _Work(frozenset(places_of(data)), takes_target(data))
 
 
 def resetters() -> Callable[[Collection[str]], list[str]]:
@@ -184,13 +221,7 @@ FindResetters: TypeAlias = Annotated[Callable[[Collection[str]], list[str]], Dep
 
 def _reset_dags(dag_ids: Collection[str]) -> list[str]:
     """Return those of some DAGs that reset a region to the target that their run's params name."""
-    found = []
-    with create_session() as session:
-        for dag_id in dag_ids:
-            stored = SerializedDagModel.get(dag_id, session=session)
-            if stored is not None and takes_target(stored.data or {}):
-                found.append(dag_id)
-    return found
+    return [dag_id for dag_id, work in _works_of(dag_ids).items() if work.takes_target]
 
 
 def takes_target(stored: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, Store
 from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.region import batches, claims, commands, decisions, lifecycle
+from airflow_kcr.protocol.region import batches, claims, commands, decisions, lag, lifecycle
 from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.lag import LagSample
@@ -395,3 +395,15 @@ class RegionStore(ABC):
     @abstractmethod
     def lag_since(self, name: values.RegionName, instant: datetime) -> tuple[LagSample, ...]:
         """Return the kept samples of a region after an instant, the oldest first."""
+
+    def recent_lag(self, name: values.RegionName, now: datetime) -> tuple[LagSample, ...]:
+        """Return the samples that verdicts are made of, the oldest first.
+
+        Those of the last ten minutes are enough but where a position stands still: since when, the last hour says.
+
+        Args:
+            name: the region's.
+            now: the store's clock.
+        """
+        found = self.lag_since(name, now - lag.WINDOW)
+        return self.lag_since(name, now - lag.RECENT) if lag.stands_still(found) else found

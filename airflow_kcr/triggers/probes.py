@@ -89,7 +89,7 @@ def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progre
     if not RUNNING.is_reached(region, now):
         return missing(region, now, RUNNING)
     waits = liveness.judge(region, now, store.seen(region.name))
-    verdict = lag.worst(lag.judge(region, now, waits, store.lag_since(region.name, now - lag.RECENT)).values())
+    verdict = lag.worst(lag.judge(region, now, waits, store.recent_lag(region.name, now)).values())
     named = [wait.text() for wait in waits.stalled]
     if not named and verdict.verdict in lag.STANDING:
         named = [verdict.text()]

@@ -59,6 +59,22 @@ def test_samples_of_the_same_minute_are_thinned_out_but_for_the_newest(drive: Dr
     assert driver.store.lag_since(driver.name, NEVER) == (close[0], newest)
 
 
+@pytest.mark.parametrize(("position", "is_read_up", "kept"), [(100, False, 3), (7, False, 4), (7, True, 3)])
+def test_a_verdict_reads_the_last_hour_only_where_a_position_stands_still(
+    drive: Drive, position: int, *, is_read_up: bool, kept: int
+) -> None:
+    driver = drive()
+    driver.up()
+    before = [sample(driver, minutes) for minutes in (50, 9, 8)]
+    points = dict(sample(driver).points)
+    at = Offset(position)
+    points[driver.partition(0)] = LagPoint(end=at if is_read_up else Offset(2**62), position=at, committed=at)
+    newest = replace(sample(driver), points=points)
+    driver.store.add_lag(driver.name, [sample(driver, 70), *before, newest])
+    _, now = driver.store.read(driver.name)
+    assert driver.store.recent_lag(driver.name, now) == (*before, newest)[-kept:]
+
+
 def test_an_unknown_region_has_no_samples(subject: Subject) -> None:
     with pytest.raises(UnknownRegion):
         subject.transactions.add_lag(RegionName("nobody"), [])

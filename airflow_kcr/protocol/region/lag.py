@@ -10,7 +10,7 @@ and a region get the worst of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -369,9 +369,27 @@ def totals(lags: Iterable[int | None]) -> tuple[int | None, int | None]:
     return (sum(known) if known and len(known) == len(found) else None), max(known, default=None)
 
 
-def left(samples: Iterable[LagSample]) -> int | None:
-    """Return how many offsets all groups have left by their newest samples; None: of a partition it is not known."""
+def stands_still(samples: Iterable[LagSample]) -> bool:
+    """Whether a partition with records left is, in the newest sample of its group, where it was in the oldest."""
+    oldest: dict[GroupId, LagSample] = {}
+    newest: dict[GroupId, LagSample] = {}
+    for sample in samples:
+        oldest.setdefault(sample.group, sample)
+        newest[sample.group] = sample
+    return any(
+        point.lag and before is not None and before.position == point.position
+        for group, sample in newest.items()
+        if sample is not oldest[group]
+        for partition, point in sample.points.items()
+        for before in (oldest[group].points.get(partition),)
+    )
+
+
+def left(groups: Collection[GroupId], samples: Iterable[LagSample]) -> int | None:
+    """Return how many offsets groups have left by their newest samples; None: of a partition or group it is unknown."""
     newest = {sample.group: sample for sample in samples}
+    if not newest.keys() >= {*groups}:
+        return None
     return totals(point.lag for sample in newest.values() for point in sample.points.values())[0]
 
 

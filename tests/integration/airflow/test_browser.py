@@ -38,7 +38,7 @@ class Linked(BaseOperator):
 
     def __init__(self, *, region, **kwargs):
         super().__init__(**kwargs)
-        self.region = region
+        self.region, self.kcr_conn_id = region, "kcr_default"
 
     def execute(self, context):
         SparkUiLink().persist(context, "http://driver.example:4040")
@@ -111,6 +111,7 @@ def test_a_reset_is_chosen_looked_at_approved_and_seen_by_an_editor_and_by_no_vi
     assert link == f"{airflow.airflow.known.url}/plugin/kcr/regions/{REGION}"
     viewer.driver.find_element("link text", "Region").click()
     viewer.one("button[aria-label=Browse]")  # Airflow's own menu is still there
+    viewer.reads("Checkpoints", "Resets")
     viewer.driver.find_element("link text", "Resets").click()
     page = viewer.reads("wrong rates")
     assert f"to-checkpoint {second}" in page

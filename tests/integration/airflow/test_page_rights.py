@@ -61,6 +61,11 @@ def test_a_right_to_a_dag_of_ones_own_shows_no_other_region_whatever_is_asked(ai
             for place in ("/regions/others", "/stores/kcr_default/regions/others", "/regions/nowhere"):
                 assert page(owner, place + asked).status_code == 403, (place, asked)
             assert page(owner, f"/regions/own{asked}").status_code == 200
+        # A DAG that is stored anew brings the right to the regions that it has then, and to no other.
+        swapped = DAGS.replace('"own"', '"first"').replace('"others"', '"own"').replace('"first"', '"others"')
+        (airflow.dags / "rights.py").write_text(swapped, encoding="utf-8")
+        assert happened(lambda: page(owner, "/regions/own").status_code == 403, within=60, pause=1)
+        assert page(owner, "/regions/others").status_code == 200
     listed = page(airflow.viewer, "/")
     assert "regions/own" in listed.text
     assert "regions/others" in listed.text

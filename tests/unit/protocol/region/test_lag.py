@@ -231,6 +231,13 @@ def test_the_worst_of_several_counts_and_of_those_the_earliest() -> None:
     assert lag.worst([*others, late, early]) == early
 
 
+def test_what_is_left_is_not_known_without_a_sample_of_each_group() -> None:
+    driver = running()
+    kept = samples(driver, [(100, 0), (200, 50)], driver.clock.now)
+    assert lag.left([GROUP], kept) == 150
+    assert lag.left([GROUP, GroupId("h")], kept) is None
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
