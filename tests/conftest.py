@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from airflow_kcr.embedded.jars import resolve, spark_connector
-from tests.support import airflow_home, postgres
+from tests.support import airflow_home, postgres, quick_spark
 from tests.support import kafka as kafka_support
 from tests.support.jar_sets import delta
 from tests.support.kafka_cluster import KafkaCluster, start_cluster
@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
             # pytest's own folder is one for all runs of a user, and each run closes it to other users as it starts:
             # a server of another run, which as root has a user of its own, could not reach its data any more.
             config.option.basetemp = str(run.path / "tmp")
+        quick_spark.prepare(run.path)  # the workers inherit it
     else:
         config.stash[RUN_DIR] = Path(workerinput["kcr_run_dir"])
     airflow_home.prepare(config.stash[RUN_DIR])

@@ -17,6 +17,7 @@ from airflow_kcr.spark.session import SparkSettings, open_session
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.benchmarks.figures import RESULTS_VARIABLE, Report, Scale, chosen_scale
 from tests.benchmarks.lab import Lab, new_store
+from tests.support import quick_spark
 from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import KafkaSet
 from tests.support.kafka_cluster import start_cluster
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
 
 MOST_CONSUMERS = 1_000
 """Partitions that one engine reads in the benchmark of many partitions."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def users_spark() -> Iterator[None]:
+    """The Spark that is measured is the one that users have."""
+    with quick_spark.left_out():
+        yield
 
 
 @pytest.fixture(scope="session")
