@@ -51,6 +51,11 @@ class SinkOwner:
         """What it is called in messages about its own region."""
         return f"sink {self.sink} of group {self.group}"
 
+    @property
+    def briefly(self) -> str:
+        """What it is called where its region's name is known, and which region of that name is not."""
+        return f"{self.group}/{self.sink} of region id {self.region_id}"
+
     def __str__(self) -> str:
         return f"{self.name}, region {self.region} (id {self.region_id})"
 

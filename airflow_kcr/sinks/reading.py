@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.sinks.delta.places import DeltaPlace
-from airflow_kcr.sinks.delta.table import DeltaNote
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Checkpoints, rows_of
 from airflow_kcr.sinks.iceberg.catalogs import NamedTable
-from airflow_kcr.sinks.iceberg.table import TableNote
-from airflow_kcr.sinks.tables.owned import folder_of, spark_uri
+from airflow_kcr.sinks.tables.owned import NotedTable, TablePlace, folder_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,13 +70,10 @@ def read_checkpoint(
 
 def _folder_of_table(name: str, catalog: str | None, options: Mapping[str, str]) -> str:
     """Return where the sink of a table keeps its files."""
-    note: TableNote | DeltaNote | None
-    if catalog is None:
-        place = DeltaPlace(_READER, name, options)
-        note, location = DeltaNote.of(place.load()), place.location
-    else:
-        table = NamedTable(_READER, catalog, options, name).load()
-        note, location = TableNote.of(table), table.location()
-    if note is None:
+    place: TablePlace[NotedTable] = DeltaPlace(_READER, name, options)
+    if catalog is not None:
+        place = NamedTable(_READER, catalog, options, name)
+    noted = place.noted()
+    if noted is None:
         raise ConfigurationError(f"{_READER}: no sink writes to table {name}; name the one of the spec")
-    return folder_of(spark_uri(location), note.owner)
+    return folder_of(place.location(), noted.owner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -17,7 +17,7 @@ from airflow_kcr.sinks.tables.labels import BATCH, Held, Writers, held
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from deltalake.transaction import AddAction, RemoveAction
+    from deltalake.transaction import AddAction, CommitProperties, RemoveAction
     from pyarrow.fs import FileSystem
 
 _SHORT: Final = 32
@@ -164,6 +164,20 @@ def removed(table: DeltaTable, files: FileSystem, writers: Writers, since: int) 
             case Held.NONE:
                 pass
     return None if found and _has_deletion_vectors(table) else found
+
+
+def append(
+    table: DeltaTable, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties | None = None
+) -> None:
+    """Commit changes of files to a table.
+
+    Args:
+        table: as it is now.
+        actions: what changes.
+        properties: of the commit.
+    """
+    split = table.metadata().partition_columns
+    table.create_write_transaction([*actions], "append", table.schema(), split, commit_properties=properties)
 
 
 def _held(file: Mapping[str, Any], files: FileSystem, writers: Writers, since: int) -> Held:

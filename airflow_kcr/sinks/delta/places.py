@@ -1,13 +1,22 @@
-"""Where a Delta table is: a folder, as delta-rs and Spark's file systems reach it."""
+"""Where a Delta table is, as delta-rs and Spark's file systems reach it, and what its sink has noted in it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
+from airflow_kcr.protocol import documents
+from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.contract import SinkOwner
+from airflow_kcr.sinks.delta.features import require_writable
+from airflow_kcr.sinks.delta.files import append, now, removed
+from airflow_kcr.sinks.tables.labels import BATCH, of_region
+from airflow_kcr.sinks.tables.owned import NOTE, TablePlace, spark_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -16,21 +25,55 @@ if TYPE_CHECKING:
 PACKAGE: Final = "airflow-kcr[delta]"
 
 
-class DeltaPlace:
-    """A table by its location; nothing is reached before it is loaded.
+@dataclass(frozen=True, slots=True)
+class NotedDelta:
+    """A table as it was loaded, with what a sink has noted in the metadata of a column, once."""
+
+    table: DeltaTable
+    owner: SinkOwner
+    since: int
+    """When it came to the table, in ms since the epoch."""
+
+    @property
+    def application(self) -> str:
+        """The name of the sink's transactions."""
+        return "/".join(("kcr", self.owner.region_id, self.owner.group, self.owner.sink))
+
+    @property
+    def commits(self) -> int:
+        """The version of the table that the sink's last commit made; 0: there was none."""
+        return self.table.transaction_version(self.application) or 0
+
+    def has_shown(self, checkpoint: CheckpointId) -> bool:
+        """Whether a checkpoint was published, or a later one of its timeline."""
+        last = self.table.transaction_version(f"{self.application}/{checkpoint.timeline}")
+        return last is not None and checkpoint.sequence <= last
+
+
+def note_of(owner: SinkOwner) -> str:
+    """Return what a sink notes that comes to a table now."""
+    return json.dumps({"owner": documents.write(owner, SinkOwner), "since": now()}, sort_keys=True)
+
+
+class DeltaPlace(TablePlace[NotedDelta]):
+    """A table by its location.
 
     Args:
         who: the sink, for messages.
-        location: a path of this machine, or a URI.
+        uri: a path of this machine, or a URI.
         options: of delta-rs for the storage, with their secrets.
     """
 
-    def __init__(self, who: str, location: str, options: Mapping[str, str]) -> None:
+    def __init__(self, who: str, uri: str, options: Mapping[str, str]) -> None:
         self._who, self._options = who, dict(options)
-        self.location = (location if "://" in location else f"file://{location}").rstrip("/")
+        self._uri = (uri if "://" in uri else f"file://{uri}").rstrip("/")
 
     def __str__(self) -> str:
-        return self.location.removeprefix("file://")
+        return self._uri.removeprefix("file://")
+
+    def location(self) -> str:
+        """Return where the table is."""
+        return spark_uri(self._uri)
 
     def load(self) -> DeltaTable:
         """Return the table as it is now.
@@ -46,7 +89,36 @@ class DeltaPlace:
                 f"{self._who} writes to a Delta table, which needs delta-rs: install {PACKAGE}"
             ) from None
         with self.asked("be read"):
-            return DeltaTable(self.location, storage_options=self._options)
+            return DeltaTable(self._uri, storage_options=self._options)
+
+    def noted(self) -> NotedDelta | None:
+        """Return the table with its note; None: no sink has written to it, or it has left."""
+        table = self.load()
+        text = next((one.metadata.get(NOTE) for one in table.schema().fields if one.name == BATCH), None)
+        if not text:
+            return None
+        note = json.loads(text)
+        return NotedDelta(table, documents.read(note["owner"], SinkOwner), note["since"])
+
+    def leave(self, *, is_emptied: bool) -> None:
+        """Take the note of a sink away, and its rows with it if `is_emptied`; its columns stay."""
+        noted = self.noted()
+        if noted is None:
+            return
+        with self.asked("be given back"):
+            if is_emptied:
+                writers = of_region(noted.owner.region_id)
+                out = removed(noted.table, self.files, writers, noted.since)
+                if out is None:
+                    noted.table.delete(writers.sql())
+                elif out:
+                    append(noted.table, out)
+            # There is no way to take it away.
+            self.load().alter.set_column_metadata(BATCH, {NOTE: ""})
+
+    def require_writable(self) -> None:
+        """Refuse a table with features that a commit of files alone does not do."""
+        require_writable(self.load(), f"{self._who}: table {self}")
 
     @cached_property
     def files(self) -> FileSystem:
@@ -54,7 +126,7 @@ class DeltaPlace:
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
 
-        return PyFileSystem(DeltaStorageHandler(self.location, self._options))
+        return PyFileSystem(DeltaStorageHandler(self._uri, self._options))
 
     @contextmanager
     def asked(self, what: str) -> Iterator[None]:

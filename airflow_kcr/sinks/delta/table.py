@@ -16,29 +16,24 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, SinkError
-from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.table_outputs import TableVersion
-from airflow_kcr.sinks.checkpoints import CheckpointId
-from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.delta.features import columns_of, require_writable
-from airflow_kcr.sinks.delta.files import added, named, now, removed
-from airflow_kcr.sinks.files.folder import Folder
-from airflow_kcr.sinks.files.layout import FileTarget, Manifest
+from airflow_kcr.sinks.delta.files import added, append, named, removed
+from airflow_kcr.sinks.delta.places import DeltaPlace, NotedDelta, note_of
+from airflow_kcr.sinks.files.layout import Manifest
 from airflow_kcr.sinks.tables.columns import TableColumn
-from airflow_kcr.sinks.tables.labels import BATCH, COLUMNS, Labels, Writers, of_region
+from airflow_kcr.sinks.tables.labels import BATCH, COLUMNS, Labels, Writers
 from airflow_kcr.sinks.tables.owned import NOTE, OwnedTable, TableChange, below
 from airflow_kcr.sinks.tables.partitions import one_value, write_apart
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as Metadata
-    from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+    from deltalake.transaction import AddAction, CommitProperties
     from pyspark.sql import DataFrame
-
-    from airflow_kcr.sinks.delta.places import DeltaPlace
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,49 +42,6 @@ _ROWS: Final = "kcr.rows"
 
 _KINDS: Final = {"string": "string", "int": "integer", "bigint": "long"}
 """Spark's types with Delta's names for them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNote:
-    """What a sink notes in the metadata of a column, once."""
-
-    owner: SinkOwner
-    since: int
-    """When it came to the table, in ms since the epoch."""
-
-    @classmethod
-    def of(cls, table: Metadata) -> DeltaNote | None:
-        """Return the note of a table; None: no sink has written to it, or it has left."""
-        text = next((one.metadata.get(NOTE) for one in table.schema().fields if one.name == BATCH), None)
-        return documents.read(json.loads(text), cls) if text else None
-
-
-@dataclass(frozen=True, slots=True)
-class NotedDelta:
-    """A table as it was loaded, with its note."""
-
-    table: Metadata
-    note: DeltaNote
-
-    @property
-    def owner(self) -> SinkOwner:
-        """Whose it is."""
-        return self.note.owner
-
-    @property
-    def application(self) -> str:
-        """The name of the sink's transactions."""
-        return "/".join(("kcr", self.owner.region_id, self.owner.group, self.owner.sink))
-
-    @property
-    def commits(self) -> int:
-        """The version of the table that the sink's last commit made; 0: there was none."""
-        return self.table.transaction_version(self.application) or 0
-
-    def has_shown(self, checkpoint: CheckpointId) -> bool:
-        """Whether a checkpoint was published, or a later one of its timeline."""
-        last = self.table.transaction_version(f"{self.application}/{checkpoint.timeline}")
-        return last is not None and checkpoint.sequence <= last
 
 
 class DeltaTable(OwnedTable[NotedDelta]):
@@ -101,16 +53,9 @@ class DeltaTable(OwnedTable[NotedDelta]):
         folder: where its files are.
     """
 
-    def __init__(self, target: FileTarget, place: DeltaPlace, folder: Folder) -> None:
-        super().__init__(target, place, folder)
-        self._place = place
-        self._looked_to = 0
-        """Up to which version the log holds no RESTORE that takes rows of the sink; others may commit for long."""
-
-    def _read(self) -> NotedDelta | None:
-        table = self._place.load()
-        note = DeltaNote.of(table)
-        return None if note is None else NotedDelta(table, note)
+    _place: DeltaPlace
+    _looked_to = 0
+    """Up to which version the log holds no RESTORE that takes rows of the sink; others may commit for long."""
 
     def _take(self) -> None:
         from deltalake.schema import Field, PrimitiveType
@@ -121,9 +66,7 @@ class DeltaTable(OwnedTable[NotedDelta]):
         with self._place.asked("take its columns in"):
             if lacking:
                 table.alter.add_columns(lacking)
-            note = DeltaNote(owner=self.target.owner, since=now())
-            text = json.dumps(documents.write(note, DeltaNote), sort_keys=True)
-            table.alter.set_column_metadata(BATCH, {NOTE: text})
+            table.alter.set_column_metadata(BATCH, {NOTE: note_of(self.target.owner)})
 
     def _require_whole(self, noted: NotedDelta) -> None:
         try:
@@ -186,7 +129,7 @@ class DeltaTable(OwnedTable[NotedDelta]):
                     raise
                 since = newest.history(newest.version() - version + 1)
                 is_there = any(attempt in commit.get("userMetadata", "") for commit in since)
-                return NotedDelta(newest, noted.note) if is_there else None
+                return replace(noted, table=newest) if is_there else None
             noted.table.update_incremental()
         return noted
 
@@ -211,9 +154,9 @@ class DeltaTable(OwnedTable[NotedDelta]):
         self, noted: NotedDelta, change: TableChange, adds: Sequence[AddAction], properties: CommitProperties
     ) -> None:
         table, manifest = noted.table, change.manifest
-        out = removed(table, self._place.files, change.out, noted.note.since) if change.out else []
+        out = removed(table, self._place.files, change.out, noted.since) if change.out else []
         if out is not None:
-            _append(table, [*out, *adds], properties)
+            append(table, [*out, *adds], properties)
         elif manifest is None:
             _delete(table, change.out, properties)
         else:
@@ -253,34 +196,12 @@ class DeltaTable(OwnedTable[NotedDelta]):
             return frozenset(path.removeprefix(above) for path in found if path.startswith(above))
 
 
-def leave(place: DeltaPlace, *, is_emptied: bool) -> None:
-    """Take the note of a sink away, and its rows with it if `is_emptied`; its columns stay."""
-    table = place.load()
-    note = DeltaNote.of(table)
-    with place.asked("be given back"):
-        if is_emptied and note is not None:
-            writers = of_region(note.owner.region_id)
-            out = removed(table, place.files, writers, note.since)
-            if out is None:
-                table.delete(writers.sql())
-            elif out:
-                _append(table, out, None)
-        if note is not None:
-            # There is no way to take it away.
-            place.load().alter.set_column_metadata(BATCH, {NOTE: ""})
-
-
-def _append(table: Metadata, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties | None) -> None:
-    split = table.metadata().partition_columns
-    table.create_write_transaction([*actions], "append", table.schema(), split, commit_properties=properties)
-
-
 def _delete(table: Metadata, out: Writers, properties: CommitProperties) -> None:
     before = table.version()
     table.delete(out.sql(), commit_properties=properties)
     if table.version() == before:
         # There was nothing to delete; the commit is made in any case.
-        _append(table, [], properties)
+        append(table, [], properties)
 
 
 def _keeps(restored: object, version: int) -> bool:

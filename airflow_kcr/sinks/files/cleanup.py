@@ -149,10 +149,7 @@ class Cleaner:
             if manifest is None or manifest.digest != row.digest:
                 continue
             note = Retired(digest=row.digest, batches=manifest.batches, schemas=manifest.schemas)
-            self._folder.create(layout.retired(checkpoint), note.text())
-            if self._retired(checkpoint) is None:
-                self._folder.replace(layout.retired(checkpoint), note.text())
-            if self._retired(checkpoint) != note:
+            if self._folder.noted(layout.retired(checkpoint), note) != note:
                 raise SinkError(
                     f"{self._target}: the note that checkpoint {checkpoint} is retired is not what was written"
                 )

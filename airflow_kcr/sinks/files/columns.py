@@ -99,10 +99,7 @@ class Columns:
         """
         types = types_in(schema)
         for column in self._read(types):
-            noted = ColumnType(column=column, type=types[column]).text()
-            where = layout.column(column)
-            if not self._folder.create(where, noted) and ColumnType.of(self._folder.read(where)) is None:
-                self._folder.replace(where, noted)
+            self._folder.noted(layout.column(column), ColumnType(column=column, type=types[column]))
         self._read(types)
 
     def _read(self, types: Types) -> list[str]:

@@ -83,10 +83,8 @@ def brought_up_to_date(
         table.hide([one for one in fresh.undone if one.timeline >= known.timeline])
         _LOG.info("%s: undone by resets, and not in force any more: %s", target, ", ".join(map(str, news)))
     counted = sum(one.last - one.first + 1 for one in fresh.of_newest())
-    where, text = layout.timeline(Timeline(fresh.timeline), counted), fresh.text()
-    if not folder.create(where, text) and Timelines.of(folder.read(where)) is None:
-        folder.replace(where, text)
-    if Timelines.of(folder.read(where)) is None:
+    where = layout.timeline(Timeline(fresh.timeline), counted)
+    if folder.noted(where, fresh) is None:
         raise SinkError(f"{target}: what was undone could not be noted in {folder.uri}/{where}; it is tried again")
     return fresh
 

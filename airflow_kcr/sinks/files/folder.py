@@ -5,6 +5,7 @@ Hadoop reaches a disk, HDFS, an object store, whatever Spark can write to.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from functools import cache, reduce
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.errors import SinkError
-from airflow_kcr.sinks.files.layout import TEMPORARY
+from airflow_kcr.sinks.files.layout import TEMPORARY, Document
 from airflow_kcr.spark import jvm
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class FolderRefused(SinkError):
 # Hadoop's file systems
 
 T = TypeVar("T")
+D = TypeVar("D", bound=Document)
+
+_LOG: Final = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
 """How many texts are read, or files deleted, at a time: an object store takes its time for each."""
@@ -120,6 +124,16 @@ class Folder:
 
         if not self._tried(attempt, "write", path):
             raise SinkError(f"{self.uri}/{path} was written by another process at the same time")
+
+    def noted(self, path: str, document: D) -> D | None:
+        """Note a document unless a whole one is there, and return what is there then: of two writers', the first one's.
+
+        None: it was not whole when it was read.
+        """
+        if not self.create(path, document.text()) and document.of(self.read(path)) is None:
+            _LOG.warning("%s/%s was half written; it is written again", self.uri, path)
+            self.replace(path, document.text())
+        return document.of(self.read(path))
 
     def move(self, source: str, path: str) -> None:
         """Rename a file to a name that doesn't exist."""

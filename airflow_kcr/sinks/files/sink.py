@@ -76,9 +76,7 @@ def claimed(target: FileTarget, folder: Folder, since: int, but: Collection[str]
             f"{target}: {folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
         )
     mine = Marker(owner=target.owner, since=since, layout=LAYOUT)
-    if not folder.create(layout.OWNER, mine.text()) and Marker.of(folder.read(layout.OWNER)) is None:
-        folder.replace(layout.OWNER, mine.text())
-    return Marker.of(folder.read(layout.OWNER)) or mine
+    return folder.noted(layout.OWNER, mine) or mine
 
 
 _LOG = logging.getLogger(__name__)
@@ -297,14 +295,7 @@ class FileSink(Sink):
             self._require_same(written, contents)
             return written
         manifest = self._manifest(contents, found)
-        if not self.folder.create(where, manifest.text()) and Manifest.of(self.folder.read(where)) is None:
-            _LOG.warning(
-                "%s: the manifest of checkpoint %s was half written; it is written again",
-                self.target,
-                contents.id,
-            )
-            self.folder.replace(where, manifest.text())
-        written = Manifest.of(self.folder.read(where))
+        written = self.folder.noted(where, manifest)
         if written is None or not written.holds_as(manifest):
             raise SinkError(
                 f"{self.target}: the manifest of checkpoint {contents.id} in {self.folder.uri} is not what was written"

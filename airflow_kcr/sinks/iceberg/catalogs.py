@@ -1,13 +1,24 @@
-"""Where an Iceberg table is: a catalog, as PyIceberg knows it, and a name in it."""
+"""Where an Iceberg table is, a catalog as PyIceberg knows it and a name in it, and what its sink has noted in it."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, cast
 
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
+from airflow_kcr.protocol import documents
+from airflow_kcr.sinks.checkpoints import CheckpointId
+from airflow_kcr.sinks.contract import SinkOwner
+from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.iceberg import partitions
+from airflow_kcr.sinks.iceberg.deletion import delete
+from airflow_kcr.sinks.tables.labels import of_region
+from airflow_kcr.sinks.tables.owned import NOTE, TablePlace, spark_uri
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -18,6 +29,64 @@ PACKAGE: Final = "airflow-kcr[iceberg]"
 
 ANSWERS_WITHIN: Final = 60.0
 """How long a REST catalog may say nothing before it counts as away, in seconds; PyIceberg would wait forever."""
+
+
+TAG: Final = re.compile(r"(?P<tag>kcr_\d+_(?P<sequence>\d+))(_r\d+)?")
+"""The names of a sink's tags."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableNote:
+    """What a sink notes in its table."""
+
+    owner: SinkOwner
+    columns: Mapping[str, int]
+    """Its own columns with their ids: one that was dropped and added again has another one, and lost its values."""
+
+    since: int
+    """The table's sequence number before it wrote anything: files that are as old have nothing of it."""
+
+    commits: int = 0
+    """How many commits it has made."""
+
+    snapshot: int | None = None
+    """Of its last commit; None: there was none."""
+
+    shown: str = ""
+    """The last checkpoint that it has published; they only grow."""
+
+    def text(self) -> str:
+        """Return it as the property has it."""
+        return json.dumps(documents.write(self, TableNote), sort_keys=True)
+
+    @classmethod
+    def of(cls, metadata: Table) -> TableNote | None:
+        """Return the note of a table; None: no sink has written to it."""
+        text = metadata.properties.get(NOTE)
+        return None if text is None else documents.read(json.loads(text), cls)
+
+
+@dataclass(frozen=True, slots=True)
+class NotedIceberg:
+    """A table as it was loaded, with its note."""
+
+    metadata: Table
+    note: TableNote
+
+    @property
+    def owner(self) -> SinkOwner:
+        """Whose it is."""
+        return self.note.owner
+
+    @property
+    def commits(self) -> int:
+        """How many commits the sink has made."""
+        return self.note.commits
+
+    def has_shown(self, checkpoint: CheckpointId) -> bool:
+        """Whether a checkpoint was published, or a later one."""
+        last = layout.named(self.note.shown)
+        return last is not None and checkpoint <= last
 
 
 class CommitOvertaken(Exception):
@@ -55,8 +124,8 @@ def tried_once(table: Table) -> Table:
     return table
 
 
-class NamedTable:
-    """A table by its name; nothing is reached before it is loaded.
+class NamedTable(TablePlace[NotedIceberg]):
+    """A table by its name.
 
     Args:
         who: the sink, for messages.
@@ -91,6 +160,35 @@ class NamedTable:
             SinkError: likewise, and the catalog is away.
         """
         return self._known or self.load()
+
+    def location(self) -> str:
+        """Return where the table is."""
+        return spark_uri(self.known().location())
+
+    def noted(self) -> NotedIceberg | None:
+        """Return the table with its note; None: no sink has written to it."""
+        metadata = self.load()
+        note = TableNote.of(metadata)
+        return None if note is None else NotedIceberg(metadata, note)
+
+    def leave(self, *, is_emptied: bool) -> None:
+        """Take the note and the tags of a sink away; its columns stay."""
+        from pyiceberg.table.update.snapshot import ManageSnapshots
+
+        metadata = self.load()
+        note = TableNote.of(metadata)
+        with self.asked("be given back"), metadata.transaction() as change:
+            if is_emptied and note is not None:
+                delete(change, metadata, of_region(note.owner.region_id), note.since, {})
+            with ManageSnapshots(change) as tags:
+                for name in filter(TAG.fullmatch, change.table_metadata.refs):
+                    tags.remove_tag(name)
+            change.remove_properties(NOTE)
+        self.load()
+
+    def require_writable(self) -> None:
+        """Refuse a table of format version 1, and a partitioning that the bounds of a file don't say."""
+        partitions.require_writable(self.load(), f"{self._who}: table {self}")
 
     @cached_property
     def _opened(self) -> Catalog:

@@ -6,22 +6,16 @@ of the sink changes it.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
-from airflow_kcr.sinks.contract import SinkOwner
-from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.folder import Folder
-from airflow_kcr.sinks.files.layout import FileTarget, Manifest
+from airflow_kcr.sinks.files.layout import Manifest
 from airflow_kcr.sinks.iceberg import partitions
-from airflow_kcr.sinks.iceberg.catalogs import CommitOvertaken, tried_once
+from airflow_kcr.sinks.iceberg.catalogs import TAG, CommitOvertaken, NamedTable, NotedIceberg, TableNote, tried_once
 from airflow_kcr.sinks.iceberg.columns import columns_of
 from airflow_kcr.sinks.iceberg.deletion import delete
 from airflow_kcr.sinks.tables.columns import TableColumn
@@ -33,67 +27,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Transaction
     from pyspark.sql import DataFrame
 
-    from airflow_kcr.sinks.iceberg.catalogs import NamedTable
-
 _FULL: Final = f"write.metadata.metrics.column.{BATCH}"
 """How much of its values each file's bounds keep: all, or files of one batch could not be told by their metadata."""
-
-_OURS: Final = re.compile(r"(?P<tag>kcr_\d+_(?P<sequence>\d+))(_r\d+)?")
-"""The names of tags."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableNote:
-    """What a sink notes in its table."""
-
-    owner: SinkOwner
-    columns: Mapping[str, int]
-    """Its own columns with their ids: one that was dropped and added again has another one, and lost its values."""
-
-    since: int
-    """The table's sequence number before it wrote anything: files that are as old have nothing of it."""
-
-    commits: int = 0
-    """How many commits it has made."""
-
-    snapshot: int | None = None
-    """Of its last commit; None: there was none."""
-
-    shown: str = ""
-    """The last checkpoint that it has published; they only grow."""
-
-    def text(self) -> str:
-        """Return it as the property has it."""
-        return json.dumps(documents.write(self, TableNote), sort_keys=True)
-
-    @classmethod
-    def of(cls, metadata: IcebergMetadata) -> TableNote | None:
-        """Return the note of a table; None: no sink has written to it."""
-        text = metadata.properties.get(NOTE)
-        return None if text is None else documents.read(json.loads(text), cls)
-
-
-@dataclass(frozen=True, slots=True)
-class NotedIceberg:
-    """A table as it was loaded, with its note."""
-
-    metadata: IcebergMetadata
-    note: TableNote
-
-    @property
-    def owner(self) -> SinkOwner:
-        """Whose it is."""
-        return self.note.owner
-
-    @property
-    def commits(self) -> int:
-        """How many commits the sink has made."""
-        return self.note.commits
-
-    def has_shown(self, checkpoint: CheckpointId) -> bool:
-        """Whether a checkpoint was published, or a later one."""
-        last = layout.named(self.note.shown)
-        return last is not None and checkpoint <= last
 
 
 class IcebergTable(OwnedTable[NotedIceberg]):
@@ -101,26 +36,19 @@ class IcebergTable(OwnedTable[NotedIceberg]):
 
     Args:
         target: the sink.
-        table: where its table is.
+        place: where its table is.
         folder: where its files are.
     """
 
-    def __init__(self, target: FileTarget, table: NamedTable, folder: Folder) -> None:
-        super().__init__(target, table, folder)
-        self._table = table
-
-    def _read(self) -> NotedIceberg | None:
-        metadata = self._table.load()
-        note = TableNote.of(metadata)
-        return None if note is None else NotedIceberg(metadata, note)
+    _place: NamedTable
 
     def _take(self) -> None:
         from pyiceberg.types import IntegerType, LongType, StringType
 
-        metadata = self._table.load()
+        metadata = self._place.load()
         since = metadata.metadata.next_sequence_number() - 1
         kinds = {"string": StringType(), "int": IntegerType(), "bigint": LongType()}
-        with self._table.asked("take its columns in"), metadata.transaction() as change:
+        with self._place.asked("take its columns in"), metadata.transaction() as change:
             there = set(metadata.schema().column_names)
             with change.update_schema() as update:
                 for name, kind in COLUMNS.items():
@@ -143,13 +71,13 @@ class IcebergTable(OwnedTable[NotedIceberg]):
 
     def write(self, rows: DataFrame, uri: str) -> None:
         """Write rows into a new folder, each file for one partition of the table."""
-        partitions.write(rows, uri, self._table.known())
+        partitions.write(rows, uri, self._place.known())
 
     def _commit(self, noted: NotedIceberg, change: TableChange) -> NotedIceberg | None:
         from pyiceberg.table.update.snapshot import ManageSnapshots
 
         metadata, note = noted.metadata, noted.note
-        with self._table.asked("commit"):
+        with self._place.asked("commit"):
             transaction = tried_once(metadata).transaction()
             before = metadata.metadata.current_snapshot_id
             if change.out:
@@ -197,8 +125,8 @@ class IcebergTable(OwnedTable[NotedIceberg]):
         return TableVersion(
             group=owner.group,
             sink=owner.sink,
-            catalog=self._table.catalog,
-            table=self._table.name,
+            catalog=self._place.catalog,
+            table=self._place.name,
             files=len(manifest.files),
             rows=int(snapshot.summary.additional_properties.get("added-records", 0)),
             version=str(snapshot.snapshot_id),
@@ -214,10 +142,10 @@ class IcebergTable(OwnedTable[NotedIceberg]):
         metadata = self._noted().metadata
         kept = {_tag_of(c) for c, row in checkpoints.items() if is_kept(row)}
         newest = max((c.sequence for c in checkpoints), default=0)
-        ours = {name: found for name in metadata.refs() if (found := _OURS.fullmatch(name))}
+        ours = {name: found for name in metadata.refs() if (found := TAG.fullmatch(name))}
         # What is newer was published since the store was asked.
         dropped = [name for name, its in ours.items() if its["tag"] not in kept and int(its["sequence"]) <= newest]
-        with self._table.asked("drop tags"):
+        with self._place.asked("drop tags"):
             if dropped:
                 with metadata.transaction() as change, ManageSnapshots(change) as tags:
                     for name in dropped:
@@ -226,8 +154,8 @@ class IcebergTable(OwnedTable[NotedIceberg]):
 
     def needed(self) -> frozenset[str]:
         """Return the files that any snapshot of the table has."""
-        metadata = self._table.known()
-        with self._table.asked("be read"):
+        metadata = self._place.known()
+        with self._place.asked("be read"):
             where = f"{folder_of(metadata.location(), self.target.owner)}/"
             return frozenset(p.removeprefix(where) for p in files_of(metadata) if p.startswith(where))
 
@@ -240,17 +168,6 @@ def tag_of(checkpoint: CheckpointId, number: int) -> str:
 
 def _tag_of(checkpoint: CheckpointId) -> str:
     return f"kcr_{checkpoint.timeline}_{checkpoint.sequence}"
-
-
-def leave(transaction: Transaction) -> None:
-    """Take the note and the tags of a sink away; its columns stay."""
-    from pyiceberg.table.update.snapshot import ManageSnapshots
-
-    with ManageSnapshots(transaction) as tags:
-        for name in transaction.table_metadata.refs:
-            if _OURS.fullmatch(name):
-                tags.remove_tag(name)
-    transaction.remove_properties(NOTE)
 
 
 def files_of(metadata: IcebergMetadata) -> Iterator[str]:

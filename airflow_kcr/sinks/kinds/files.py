@@ -70,13 +70,19 @@ class DeclaredFolder(DeclaredSink):
             folder = Folder(spark(), self.target.path)
         except ToolMissing as missing:
             return self.found(self.target.place.place, note=f"not looked into: {missing.message}")
-        other = owner_of(folder)
-        if other == self.owner:
-            return self.found(folder.uri)
-        if other is not None:
-            return self.found(folder.uri, earlier=(f"{other.group}/{other.sink} of region id {other.region_id}",))
-        is_known = self.target.place in self.taken
-        return self.found(folder.uri, note="emptied since it was written to" if is_known else "")
+        return self.found_of(owner_of(folder), folder.uri, "emptied since it was written to")
+
+    def found_of(self, noted: SinkOwner | None, place: str, lost: str) -> FoundOutput:
+        """Return what was found at a place.
+
+        Args:
+            noted: whose it is, as is noted there; None: no sink's.
+            place: as messages name it.
+            lost: what is said where nothing is noted in a place that the sink had taken.
+        """
+        if noted is None:
+            return self.found(place, note=lost if self.target.place in self.taken else "")
+        return self.found(place, earlier=() if noted == self.owner else (noted.briefly,))
 
     def settle(self, choice: Choice, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput | None:
         """Accept a folder that was emptied with `TAKE_OVER`; folders are never shared, so there is nothing else.

@@ -107,7 +107,7 @@ class DeclaredTable(DeclaredSink):
             return self.found(
                 self._shown(table),
                 rows=0 if known is None else earlier.rows_of(table, known),
-                earlier=tuple(f"{one.group}/{one.sink} of region id {one.region_id}" for one in others),
+                earlier=tuple(one.briefly for one in others),
                 note="" if bookkeeping.is_same(table, known) else "another table than was written to",
             )
 

@@ -14,7 +14,7 @@ from airflow_kcr.sinks.contract import Choice, DatasetName, FoundOutput, SinkOwn
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.kinds.files import DeclaredFolder
-from airflow_kcr.sinks.tables.owned import OwnedTable, folder_of, taken_from
+from airflow_kcr.sinks.tables.owned import NotedTable, OwnedTable, TablePlace, folder_of, taken_from
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -26,42 +26,21 @@ class DeclaredOwnedTable(DeclaredFolder):
 
     @property
     @abstractmethod
-    def shown(self) -> str:
-        """The table, as messages name it; nothing is reached."""
-
-    @abstractmethod
-    def location(self) -> str:
-        """Return where the table is, as Spark's file systems have it.
+    def place(self) -> TablePlace[NotedTable]:
+        """The table; nothing is reached.
 
         Raises:
-            ConfigurationError: there is no such table.
-            SinkError: it is away.
+            ConfigurationError: a variable is not set.
         """
 
     def dataset(self) -> DatasetName:
         """Return the table's location."""
-        return DatasetName.at(self.location())
+        return DatasetName.at(self.place.location())
 
     def version(self, checkpoint: Checkpoint) -> str:
         """Return the table's tag of the checkpoint, or its version, as the sink has told the store."""
         own = (one for one in checkpoint.tables if (one.group, one.sink) == (self.owner.group, self.owner.sink))
         return next((one.tag or one.version for one in own), "")
-
-    @abstractmethod
-    def noted(self) -> SinkOwner | None:
-        """Return whose table it is now; None: no sink has written to it."""
-
-    @abstractmethod
-    def leave(self, *, is_emptied: bool) -> None:
-        """Take the note of a sink away, whichever it is of, and its rows with it if `is_emptied`."""
-
-    @abstractmethod
-    def require_writable(self) -> None:
-        """Refuse a table that a commit of files alone would damage.
-
-        Raises:
-            ConfigurationError: it is such a table, or there is none.
-        """
 
     @abstractmethod
     def table(self, spark: SparkSession, folder: Folder) -> OwnedTable[Any]:
@@ -75,25 +54,19 @@ class DeclaredOwnedTable(DeclaredFolder):
             ConfigurationError: there is no such table.
             SinkError: it is away.
         """
-        where = folder_of(self.location(), self.owner)
-        return FileTarget(owner=self.owner, path=where, name=self.shown, file_size=0)
+        where = folder_of(self.place.location(), self.owner)
+        return FileTarget(owner=self.owner, path=where, name=str(self.place), file_size=0)
 
     def check(self) -> None:
         """Refuse a table that is not there, is another sink's, or can't be written."""
-        self.require_writable()
-        noted = self.noted()
+        self.place.require_writable()
+        noted = self._writer()
         if noted is not None and self.region_id != UNDECLARED and noted != self.owner:
-            raise ConfigurationError(taken_from(self.owner, self.shown, noted))
+            raise ConfigurationError(taken_from(self.owner, self.place, noted))
 
     def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Return the table with whose it is, if that is another's."""
-        noted = self.noted()
-        if noted is None:
-            is_known = self.target.place in self.taken
-            return self.found(self.shown, note="another table than was written to" if is_known else "")
-        if noted != self.owner:
-            return self.found(self.shown, earlier=(f"{noted.group}/{noted.sink} of region id {noted.region_id}",))
-        return self.found(self.shown)
+        return self.found_of(self._writer(), str(self.place), "another table than was written to")
 
     def settle(self, choice: Choice, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Do with the rows of an earlier sink what a person chose, or accept the table as it is with `TAKE_OVER`.
@@ -101,34 +74,39 @@ class DeclaredOwnedTable(DeclaredFolder):
         Raises:
             ConfigurationError: an earlier sink's rows can't be taken over.
         """
-        noted = self.noted()
+        noted = self._writer()
         if noted is None or noted == self.owner:
             return self._accepted(choice, store, spark)
         if choice is Choice.TAKE_OVER:
             raise ConfigurationError(
-                f"{self.owner.name}: rows of {noted} in table {self.shown} can't be taken over, as their files "
+                f"{self.owner.name}: rows of {noted} in table {self.place} can't be taken over, as their files "
                 "don't say which offsets they end with; keep or delete them"
             )
-        self.leave(is_emptied=choice is Choice.DELETE)
+        self.place.leave(is_emptied=choice is Choice.DELETE)
         what = "deleted" if choice is Choice.DELETE else "stay, without a sink"
-        return self.found(self.shown, note=f"rows of {noted.group}/{noted.sink} {what}")
+        return self.found(str(self.place), note=f"rows of {noted.group}/{noted.sink} {what}")
 
     def _accepted(self, choice: Choice, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
         if choice is not Choice.TAKE_OVER:
-            return self.found(self.shown, note="nothing to do")
+            return self.found(str(self.place), note="nothing to do")
         table = self.table(spark(), Folder(spark(), self.target.path))
         table.accept()
         super().settle(choice, store, spark)
         table.check()
-        return self.found(self.shown, note="the table is the sink's as it is")
+        return self.found(str(self.place), note="the table is the sink's as it is")
 
     def delete(self, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Delete the rows and the note; files stay that earlier versions of the table have."""
-        if self.noted() != self.owner:
-            return self.found(self.shown, note="nothing deleted: it is not this sink's table")
-        self.leave(is_emptied=True)
+        if self._writer() != self.owner:
+            return self.found(str(self.place), note="nothing deleted: it is not this sink's table")
+        self.place.leave(is_emptied=True)
         folder = Folder(spark(), self.target.path)
         needed = self.table(spark(), folder).needed()
         store.let_go(self.region_name, self.target.place)
         folder.delete(file for file in folder.walk("") if file not in needed)
-        return self.found(self.shown, note="all rows deleted; files stay that earlier versions of the table have")
+        return self.found(str(self.place), note="all rows deleted; files stay that earlier versions of the table have")
+
+    def _writer(self) -> SinkOwner | None:
+        """Return whose table it is now; None: no sink has written to it."""
+        noted = self.place.noted()
+        return None if noted is None else noted.owner

@@ -62,6 +62,30 @@ class NotedTable(Protocol):
 
 
 N = TypeVar("N", bound=NotedTable)
+N_co = TypeVar("N_co", bound=NotedTable, covariant=True)
+
+
+class TablePlace(ABC, Generic[N_co]):
+    """Where the table of a person is, as its format reaches it; nothing is reached before it is asked.
+
+    Each call may raise ConfigurationError (there is no such table) and SinkError (it is away).
+    """
+
+    @abstractmethod
+    def location(self) -> str:
+        """Return where the table is, as Spark's file systems have it."""
+
+    @abstractmethod
+    def noted(self) -> N_co | None:
+        """Return the table as it is now; None: no sink has noted anything in it."""
+
+    @abstractmethod
+    def leave(self, *, is_emptied: bool) -> None:
+        """Take the note of a sink away, whichever it is of, and its rows with it if `is_emptied`."""
+
+    @abstractmethod
+    def require_writable(self) -> None:
+        """Refuse a table that a commit of files alone would damage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +153,12 @@ class OwnedTable(Table, ABC, Generic[N]):
 
     Args:
         target: the sink.
-        table: where its table is, as messages name it.
+        place: where its table is.
         folder: where its files are.
     """
 
-    def __init__(self, target: FileTarget, table: object, folder: Folder) -> None:
-        self.target, self._shown_as, self.folder = target, str(table), folder
+    def __init__(self, target: FileTarget, place: TablePlace[N], folder: Folder) -> None:
+        self.target, self._place, self.folder = target, place, folder
         self._seen: N | None = None
         """As the table was read last by `seen`; who commits next need not read it again."""
 
@@ -145,15 +169,6 @@ class OwnedTable(Table, ABC, Generic[N]):
         self._ending.set()
 
     # -- what differs by format ----------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _read(self) -> N | None:
-        """Return the table as it is now; None: no sink has noted anything in it.
-
-        Raises:
-            ConfigurationError: there is none.
-            SinkError: it is away.
-        """
 
     @abstractmethod
     def _take(self) -> None:
@@ -182,7 +197,7 @@ class OwnedTable(Table, ABC, Generic[N]):
 
     def is_there(self) -> bool:
         """Whether it has the sink's note: a table that was made anew under the name does not."""
-        noted = self._read()
+        noted = self._place.noted()
         return noted is not None and noted.owner == self.target.owner
 
     def check(self) -> None:
@@ -209,9 +224,9 @@ class OwnedTable(Table, ABC, Generic[N]):
         Raises:
             ConfigurationError: it is another sink's.
         """
-        noted = self._read()
+        noted = self._place.noted()
         if noted is not None and noted.owner != self.target.owner:
-            raise ConfigurationError(taken_from(self.target.owner, self._shown_as, noted.owner))
+            raise ConfigurationError(taken_from(self.target.owner, self._place, noted.owner))
         return noted
 
     def _noted(self) -> N:
@@ -250,7 +265,7 @@ class OwnedTable(Table, ABC, Generic[N]):
 
     @property
     def _where(self) -> str:
-        return f"{self.target}: table {self._shown_as}"
+        return f"{self.target}: table {self._place}"
 
     @property
     def _take_over(self) -> str:

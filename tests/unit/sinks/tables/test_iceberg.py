@@ -12,7 +12,7 @@ from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.region.commands import PinCheckpoint
 from airflow_kcr.sinks.files.cleanup import GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.iceberg.table import TableNote
+from airflow_kcr.sinks.iceberg.catalogs import TableNote
 from airflow_kcr.sinks.tables.owned import NOTE
 from tests.support.table_files import TableFiles, Warehouse, both, made, reset, warehouse
 
