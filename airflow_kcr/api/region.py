@@ -28,7 +28,6 @@ from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.spec import RegionSpec, stored_spec
-from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
 
 FOLLOW: Final = timedelta(seconds=1)
@@ -65,7 +64,7 @@ class Region:
         requester: rows.Requester | None = None,
     ) -> None:
         self.name = values.region_name(name)
-        self._owned: PostgresTransactions | None = None
+        self._owned: RegionStore | None = None
         if isinstance(store, RegionStore):
             self._store = store
         else:

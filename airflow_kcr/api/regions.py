@@ -30,7 +30,6 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RegionName, TopicName, TopicPartition
 from airflow_kcr.settings import connection_settings, resolve_environment
 from airflow_kcr.spec import RegionSpec, stored_spec
-from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
 
 # Clusters
@@ -191,9 +190,9 @@ def store_url(given: str | None = None, environ: Mapping[str, str] | None = None
     return url
 
 
-def connect(url: URL) -> PostgresTransactions:
+def connect(url: URL) -> RegionStore:
     """Return the store at a URL, which the caller closes; nothing is connected yet."""
-    return PostgresTransactions.connect(url, lambda text: stored_spec(text).rules())
+    return RegionStore.connect(url, lambda text: stored_spec(text).rules())
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from airflow_kcr.protocol.region.archive import ATTEMPTS, ResetPage
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, ResetAttempt, ResetState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RegionName, RequestId, Timeline
-from airflow_kcr.store.regions import RegionStore, Replayed, Span
+from airflow_kcr.store.answers import Replayed, Span
+from airflow_kcr.store.regions import RegionStore
 
 AUTOMATIC = Requester()
 

@@ -41,7 +41,7 @@ from airflow_kcr.protocol.targets import ByDuration, FromFile, Target
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, RequestId, few
 from airflow_kcr.runtime.positions import bounds_and_times
 from airflow_kcr.spec import stored_spec
-from airflow_kcr.store.regions import uncollected
+from airflow_kcr.store.garbage import uncollected
 
 WITHOUT_WHAT_IS_LOST: Final = (
     "choose a later checkpoint, or go on without what the log has lost: plan the same with -o csv, and then that file "

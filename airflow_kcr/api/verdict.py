@@ -25,8 +25,9 @@ from airflow_kcr.protocol.region.rows import CheckpointState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
 from airflow_kcr.spec import FOREVER, stored_spec
-from airflow_kcr.store.chronicle import Chronicle, HistoryStart, Horizon
+from airflow_kcr.store.answers import HistoryStart, Horizon
 from airflow_kcr.store.codec import from_json
+from airflow_kcr.store.postgres.history import Chronicle
 from airflow_kcr.store.regions import RegionStore
 
 PIECE: Final = 1_000

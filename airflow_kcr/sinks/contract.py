@@ -28,10 +28,11 @@ from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
 from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
-from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_kcr.store.regions import RegionStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

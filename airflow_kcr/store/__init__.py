@@ -1,3 +1,3 @@
-"""The region store: Postgres through SQLAlchemy Core, an in-memory twin, and the migrations."""
+"""The region store: `regions` is what others use, `postgres` what it is made of, `migrations` the schema."""
 
 from __future__ import annotations

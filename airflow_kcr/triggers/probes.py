@@ -22,7 +22,8 @@ from airflow_kcr.goals import RUNNING, Goal, WaitingFor
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import lag, liveness, waits
 from airflow_kcr.protocol.values import GroupId, RegionName
-from airflow_kcr.store.regions import RegionStore, Sign
+from airflow_kcr.store.answers import Sign
+from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, Status, TriggerAnswer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, RegionName
-from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver, group_rules
 from tests.support.processor_time import ProcessorTime
 
@@ -34,7 +34,7 @@ def scripted(
         end: of every log.
     """
     rules = rules_of(name or "g", members)
-    with PostgresTransactions.connect(url, lambda _: rules) as store:
+    with RegionStore.connect(url, lambda _: rules) as store:
         clock = ProcessorTime(store._engine)
         driver = Driver(partitions=partitions, rules=rules, transactions=store, name=RegionName(name or "flights"))
         for partition in driver.logs:

@@ -19,7 +19,6 @@ from airflow_kcr.protocol.region.rows import Lease, Member
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RegionName
-from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.support.driver import group_rules
@@ -81,7 +80,7 @@ def regions(url: str, number: int) -> Iterator[tuple[RegionStore, list[Renewal]]
         )
         for n in range(number)
     }
-    with PostgresTransactions.connect(store_url(url), lambda text: rules[RegionName(text)]) as store:
+    with RegionStore.connect(store_url(url), lambda text: rules[RegionName(text)]) as store:
         asked = list[Renewal]()
         for name, own in rules.items():
             members = [MemberId(GroupId(name), index) for index in range(MEMBERS)]

@@ -26,7 +26,7 @@ from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requ
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Incarnation, Offset, Range, RequestId
-from airflow_kcr.store.regions import uncollected
+from airflow_kcr.store.garbage import uncollected
 from tests.benchmarks.figures import Report, Scale
 from tests.benchmarks.scripted import scripted
 from tests.support.driver import Driver

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
 from tests.benchmarks.figures import Report, Scale
 from tests.benchmarks.scripted import rules_of, scripted
 from tests.support.long_ledger import Statistics, fill
@@ -40,7 +40,7 @@ class Judged:
 
 def judge(url: str, name: str, batches: int) -> Judged:
     """Prove a history."""
-    with PostgresTransactions.connect(url, lambda _: rules_of()) as store:
+    with RegionStore.connect(url, lambda _: rules_of()) as store:
         clock, region = ProcessorTime(store._engine), RegionName(name)
         began, worked = perf_counter(), clock()
         verdict = Verdict.of(region, store.chronicle(region))

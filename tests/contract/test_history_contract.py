@@ -15,8 +15,9 @@ from airflow_kcr.errors import UnknownRegion
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import EventNumber, RegionName
-from airflow_kcr.store.chronicle import Chronicle
-from airflow_kcr.store.postgres import history, ledger, transactions
+from airflow_kcr.store import regions
+from airflow_kcr.store.postgres import history, ledger
+from airflow_kcr.store.postgres.history import Chronicle
 from airflow_kcr.store.postgres.session import Session
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
@@ -153,7 +154,7 @@ def test_a_region_that_goes_on_between_two_pages_gives_no_false_report(
 @pytest.mark.parametrize("subject", ["postgres"], indirect=True)
 def test_the_horizon_waits_for_a_batch_that_is_beginning(driver: Driver, database_url: str) -> None:
     """Places are given before the commit: a later one may be seen before it, and would hide it for ever."""
-    key = transactions._key(driver.name)
+    key = regions._key(driver.name)
     with psycopg.connect(database_url.replace("+psycopg", "")) as begins, ThreadPoolExecutor() as threads:
         begins.execute("SELECT pg_advisory_xact_lock_shared(%s)", [key])
         asked = threads.submit(driver.store.chronicle(driver.name).horizon)

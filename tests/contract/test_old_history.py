@@ -19,7 +19,7 @@ from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber
-from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
 
@@ -105,7 +105,7 @@ def long_ago(url: str, before: int) -> None:
 RULES = RegionRules(groups={GROUP: group_rules(members=1)}, retention=RetentionRules(keep=2))
 
 
-def lived(url: str, store: PostgresTransactions) -> Driver:
+def lived(url: str, store: RegionStore) -> Driver:
     """Return a region with eight checkpoints, of which two are kept."""
     driver = Driver(partitions=2, rules=RULES, transactions=store)
     driver.up()
@@ -117,7 +117,7 @@ def lived(url: str, store: PostgresTransactions) -> Driver:
 
 
 def test_what_is_younger_stays_and_what_a_kept_checkpoint_needs(database_url: str) -> None:
-    with PostgresTransactions.connect(database_url, lambda _: RULES) as store:
+    with RegionStore.connect(database_url, lambda _: RULES) as store:
         driver = lived(database_url, store)
         whole = stored(driver)
         cut = EventNumber(driver.held.counter - 20)
@@ -136,7 +136,7 @@ def test_what_is_younger_stays_and_what_a_kept_checkpoint_needs(database_url: st
 
 
 def test_a_pinned_checkpoint_keeps_its_batches_until_it_is_unpinned(database_url: str) -> None:
-    with PostgresTransactions.connect(database_url, lambda _: RULES) as store:
+    with RegionStore.connect(database_url, lambda _: RULES) as store:
         driver = Driver(partitions=2, rules=RULES, transactions=store)
         driver.up()
         driver.process()
@@ -156,7 +156,7 @@ def test_a_pinned_checkpoint_keeps_its_batches_until_it_is_unpinned(database_url
 
 
 def test_a_region_goes_back_to_a_checkpoint_whose_events_are_gone(database_url: str) -> None:
-    with PostgresTransactions.connect(database_url, lambda _: RULES) as store:
+    with RegionStore.connect(database_url, lambda _: RULES) as store:
         driver = lived(database_url, store)
         oldest = min(c.sequence for c in driver.region.checkpoints.values() if c.is_complete)
         dropped(driver)
@@ -171,7 +171,7 @@ def test_a_region_goes_back_to_a_checkpoint_whose_events_are_gone(database_url: 
 
 
 def test_a_history_that_contradicts_an_invariant_stays(database_url: str) -> None:
-    with PostgresTransactions.connect(database_url, lambda _: RULES) as store:
+    with RegionStore.connect(database_url, lambda _: RULES) as store:
         driver = lived(database_url, store)
         with psycopg.connect(database_url.replace("+psycopg", "")) as connection:
             connection.execute("UPDATE kcr.batch_range SET to_offset = to_offset + 1 WHERE batch_number = 2")
@@ -186,7 +186,7 @@ def test_of_two_that_drop_at_once_one_stops_and_both_leave_the_same(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verdict, "PIECE", 10)
-    with PostgresTransactions.connect(database_url, lambda _: RULES) as store:
+    with RegionStore.connect(database_url, lambda _: RULES) as store:
         driver = lived(database_url, store)
         chronicle = driver.store.chronicle(driver.name)
         mine = verdict.Judged.at_start(chronicle)
@@ -200,7 +200,7 @@ def test_of_two_that_drop_at_once_one_stops_and_both_leave_the_same(
 def test_a_process_that_ends_between_two_pieces_leaves_the_rest_to_the_next(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with PostgresTransactions.connect(database_url, lambda _: RULES) as store:
+    with RegionStore.connect(database_url, lambda _: RULES) as store:
         driver = lived(database_url, store)
         chronicle = driver.store.chronicle(driver.name)
         judged = verdict.Judged.at_start(chronicle)

@@ -23,9 +23,10 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.sinks.postgres.database import Database
 from airflow_kcr.store import schema_upgrade
-from airflow_kcr.store.postgres import PostgresTransactions, build_engine
+from airflow_kcr.store.postgres import build_engine
 from airflow_kcr.store.postgres.connections import NO_LOCK, driver_of, server_at
 from airflow_kcr.store.postgres.statements import Statement
+from airflow_kcr.store.regions import RegionStore
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.pgbouncer import needs_pgbouncer, pooled
@@ -155,7 +156,7 @@ def test_a_sinks_own_options_are_refused_as_executors_would_lose_them(dropping: 
 
 def test_a_statement_a_lock_and_an_idle_transaction_are_ended(dropping: str) -> None:
     engine = build_engine(dropping, timeouts=QUICK)
-    with PostgresTransactions(engine, lambda _: RULES) as store:
+    with RegionStore(engine, lambda _: RULES) as store:
         began = monotonic()
         with pytest.raises(StoreBusy, match="a statement took too long"), store._connections.transaction(SLEEP):
             pass
@@ -185,7 +186,7 @@ def test_a_statement_a_lock_and_an_idle_transaction_are_ended(dropping: str) -> 
 def test_a_pooler_by_statement_is_refused_with_what_to_change(database_url: str, tmp_path: Path) -> None:
     with (
         pooled(database_url, tmp_path, DROPS, "pool_mode = statement") as url,
-        PostgresTransactions.connect(url, lambda _: RULES) as store,
+        RegionStore.connect(url, lambda _: RULES) as store,
         pytest.raises(StoreRefused) as refused,
     ):
         store.names()
@@ -202,7 +203,7 @@ def test_an_upgrade_is_refused_with_what_to_change_and_the_status_is_told(droppi
 def test_an_old_server_is_refused(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libpq, "OLDEST", 99)
     with (
-        PostgresTransactions.connect(database_url, lambda _: RULES) as store,
+        RegionStore.connect(database_url, lambda _: RULES) as store,
         pytest.raises(StoreRefused, match=r"it is Postgres \d+; 99 or newer is needed"),
     ):
         store.names()
@@ -223,7 +224,7 @@ def test_a_server_that_is_read_only_says_where_the_primary_is_asked_for(
     with pooled(database_url, tmp_path, DROPS) as url:
         chosen = url if through == "pooled" else database_url
         with (
-            PostgresTransactions.connect(chosen, lambda _: RULES) as store,
+            RegionStore.connect(chosen, lambda _: RULES) as store,
             pytest.raises(StoreUnavailable, match="read-only, as a standby is; give the address of the primary"),
         ):
             Driver(rules=RULES, transactions=store)
@@ -239,7 +240,7 @@ def test_what_a_server_says_as_it_refuses_is_passed_on(database_url: str, tmp_pa
         first = build_engine(url)
         with (
             first.connect(),
-            PostgresTransactions.connect(url, lambda _: RULES) as store,
+            RegionStore.connect(url, lambda _: RULES) as store,
             pytest.raises(StoreUnavailable, match="the server says: no more connections allowed"),
         ):
             store.names()
@@ -271,7 +272,7 @@ def test_nothing_is_prepared_where_another_client_may_meet_it(dropping: str) -> 
 def test_eight_writers_share_fewer_connections(dropping: str) -> None:
     writers, each = 8, 12
     rules = RegionRules(groups={GROUP: group_rules(members=writers)}, timeouts=Timeouts(lease=timedelta(minutes=5)))
-    stores = [PostgresTransactions.connect(dropping, lambda _: rules) for _ in range(writers)]
+    stores = [RegionStore.connect(dropping, lambda _: rules) for _ in range(writers)]
     driver = Driver(partitions=writers, rules=rules, transactions=stores[0])
     driver.up()
 
@@ -292,7 +293,7 @@ def test_eight_writers_share_fewer_connections(dropping: str) -> None:
 
 
 def test_a_waiter_polls_and_says_so_once(dropping: str, caplog: pytest.LogCaptureFixture) -> None:
-    with PostgresTransactions.connect(dropping, lambda _: RULES) as store, caplog.at_level(logging.WARNING):
+    with RegionStore.connect(dropping, lambda _: RULES) as store, caplog.at_level(logging.WARNING):
         driver = Driver(rules=RULES, transactions=store)
         for _ in range(2):
             before = driver.held.counter
@@ -321,7 +322,7 @@ def test_a_commit_that_the_pooler_lost_is_open_until_it_is_looked_up(
         breaking_proxy(database_url) as (proxy, way),
         pooled(way.render_as_string(hide_password=False), tmp_path, DROPS, "server_tls_sslmode = disable") as url,
     ):
-        with PostgresTransactions.connect(url, lambda _: RULES) as store:
+        with RegionStore.connect(url, lambda _: RULES) as store:
             store.names()
             session = store._connections.transaction(NO_LOCK)
             proxy.break_next(broken)

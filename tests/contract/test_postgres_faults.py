@@ -42,7 +42,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     RequestId,
 )
-from airflow_kcr.store.postgres import PostgresTransactions, build_engine, leases, ledger, listeners, region_reads
+from airflow_kcr.store.postgres import build_engine, leases, ledger, listeners, region_reads
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import Statement
 from airflow_kcr.store.regions import RegionStore
@@ -72,14 +72,14 @@ def rules() -> RegionRules:
 
 
 @pytest.fixture
-def store(engine: Engine, rules: RegionRules) -> Iterator[PostgresTransactions]:
-    made = PostgresTransactions(engine, lambda _: rules)
+def store(engine: Engine, rules: RegionRules) -> Iterator[RegionStore]:
+    made = RegionStore(engine, lambda _: rules)
     yield made
     made.close()
 
 
 @pytest.fixture
-def driver(store: PostgresTransactions, rules: RegionRules) -> Driver:
+def driver(store: RegionStore, rules: RegionRules) -> Driver:
     made = Driver(rules=rules, transactions=store)
     made.up()
     return made
@@ -135,7 +135,7 @@ def test_settings_of_the_url_are_kept(database_url: str) -> None:
 
 
 def test_a_store_that_is_not_there_is_unavailable_and_its_password_no_ones_business() -> None:
-    with PostgresTransactions.connect("postgresql://me:secret@127.0.0.1:1/kcr?password=secret", _none) as store:
+    with RegionStore.connect("postgresql://me:secret@127.0.0.1:1/kcr?password=secret", _none) as store:
         with pytest.raises(errors.StoreUnavailable, match=r"me@127\.0\.0\.1:1/kcr") as caught:
             store.names()
         assert "secret" not in str(caught.value)
@@ -155,7 +155,7 @@ def test_a_server_that_refuses_an_address_says_what_is_wrong_with_it(
     database_url: str, wrong: Callable[[URL], URL], why: str
 ) -> None:
     url = wrong(make_url(database_url))
-    with PostgresTransactions.connect(url, _none) as store, pytest.raises(errors.StoreRefused, match=why):
+    with RegionStore.connect(url, _none) as store, pytest.raises(errors.StoreRefused, match=why):
         store.names()
 
 
@@ -165,7 +165,7 @@ def test_a_user_without_rights_is_refused(database_url: str, driver: Driver) -> 
         admin.execute("CREATE ROLE kcr_stranger LOGIN")
     url = make_url(database_url).set(username="kcr_stranger")
     with (
-        PostgresTransactions.connect(url, _none) as store,
+        RegionStore.connect(url, _none) as store,
         pytest.raises(errors.StoreRefused, match="may not use the kcr sch"),
     ):
         store.names()
@@ -195,7 +195,7 @@ def test_pooled_connections_that_died_are_replaced_unnoticed(database_url: str, 
 
 def test_a_connection_goes_back_to_the_pool_as_it_came(engine: Engine, rules: RegionRules) -> None:
     # Its next user may neither find its transactions read-only nor each statement in one of its own.
-    with PostgresTransactions(engine, lambda _: rules) as store:
+    with RegionStore(engine, lambda _: rules) as store:
         with pytest.raises(errors.UnknownRegion):
             store.read(RegionName("nowhere"))
         store.names()
@@ -323,7 +323,7 @@ from datetime import timedelta
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
 from dataclasses import replace
 from tests.support.driver import GROUP, group_rules
 
@@ -335,7 +335,7 @@ def freeze(region, now):
     os.kill(os.getpid(), signal.SIGSTOP)
     return replace(region, failures=region.failures + 1), None
 
-with PostgresTransactions.connect(sys.argv[1], lambda text: rules, timeouts=times) as store:
+with RegionStore.connect(sys.argv[1], lambda text: rules, timeouts=times) as store:
     store.names()
     try:
         store.decide("flights", freeze)
@@ -406,7 +406,7 @@ def driver_batch(driver: Driver, index: int, batch: BatchId) -> None:
     driver.handle(commands.FinishBatch(batch=batch, member=driver.member(index), incarnation=Incarnation(1)))
 
 
-def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, store: PostgresTransactions) -> None:
+def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, store: RegionStore) -> None:
     lockers, admission, stop = 32, [0], threading.Event()
     nothing = {driver.partition(0): Range(Offset(0), Offset(1))}
 
@@ -478,7 +478,7 @@ def test_whoever_may_write_what_another_has_read_waits_for_it(
         seen.append("first")
         return region
 
-    with PostgresTransactions.connect(database_url, lambda _: rules, timeouts=PATIENT) as store:
+    with RegionStore.connect(database_url, lambda _: rules, timeouts=PATIENT) as store:
         with ThreadPoolExecutor(1) as threads:
             call(first, hold)
         assert waiting[0].result(0).name == driver.name
@@ -514,7 +514,7 @@ def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: 
 
 
 def test_a_lease_that_is_being_written_keeps_no_other_from_being_renewed(
-    database_url: str, driver: Driver, store: PostgresTransactions
+    database_url: str, driver: Driver, store: RegionStore
 ) -> None:
     asked = [_renewal(driver.name, member) for member in driver.all_members()]
     first, second = asked
@@ -554,7 +554,7 @@ def test_a_lease_that_was_written_since_a_renewal_began_is_judged_as_it_is_now(
     assert statement.count(regions) == 1
     monkeypatch.setitem(leases.SQL, "renew", Statement(statement.replace(regions, regions + gate)))
     with (
-        PostgresTransactions.connect(database_url, lambda _: rules, timeouts=PATIENT) as store,
+        RegionStore.connect(database_url, lambda _: rules, timeouts=PATIENT) as store,
         psycopg.connect(_dsn(database_url), autocommit=True) as other,
         ThreadPoolExecutor(1) as threads,
     ):
@@ -570,7 +570,7 @@ def test_a_lease_that_was_written_since_a_renewal_began_is_judged_as_it_is_now(
 
 
 def test_the_leases_of_any_regions_are_renewed_by_one_statement(
-    driver: Driver, store: PostgresTransactions, rules: RegionRules
+    driver: Driver, store: RegionStore, rules: RegionRules
 ) -> None:
     asked = [_renewal(driver.name, member) for member in driver.all_members()]
     for number in range(3):
@@ -608,7 +608,7 @@ def _registered(member: MemberId, region: Region, now: datetime) -> tuple[Region
 class Recording:
     """Counts what a store's calls ended in, on their way to the region store."""
 
-    def __init__(self, store: PostgresTransactions) -> None:
+    def __init__(self, store: RegionStore) -> None:
         self.unknown = 0
         for name in ("decide", "admit"):
             setattr(store, name, self._counted(getattr(store, name)))
@@ -634,7 +634,7 @@ def test_a_lost_answer_to_commit_is_found_out_and_the_work_done_once(
     if verb == "contribute":
         driver.request_checkpoint("n1")
     with breaking_proxy(database_url) as (proxy, url):
-        through = PostgresTransactions.connect(url, lambda _: rules, timeouts=QUICK)
+        through = RegionStore.connect(url, lambda _: rules, timeouts=QUICK)
         recording = Recording(through)
         through.read(driver.name)
         done = _do(verb, driver, through, batch, lambda: proxy.break_next(broken))
@@ -686,7 +686,7 @@ FOR_EVER = timedelta(days=1)
 """Longer than a test may take: what answers within it was not waited for."""
 
 
-def test_a_waiter_is_told_of_a_change(driver: Driver, store: PostgresTransactions) -> None:
+def test_a_waiter_is_told_of_a_change(driver: Driver, store: RegionStore) -> None:
     counter = driver.held.counter
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait, driver.name, counter, FOR_EVER)
@@ -694,7 +694,7 @@ def test_a_waiter_is_told_of_a_change(driver: Driver, store: PostgresTransaction
         assert waiting.result(60) > counter
 
 
-def test_what_happened_before_is_not_waited_for(driver: Driver, store: PostgresTransactions) -> None:
+def test_what_happened_before_is_not_waited_for(driver: Driver, store: RegionStore) -> None:
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(store.wait, driver.name, EventNumber(0), FOR_EVER).result(60) > 0
 
@@ -704,7 +704,7 @@ FORGED = ("flights:9223372036854775807", "flights:" + "9" * 7000)
 
 
 def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(
-    database_url: str, driver: Driver, store: PostgresTransactions
+    database_url: str, driver: Driver, store: RegionStore
 ) -> None:
     counter = driver.held.counter
     for payload in ("", "flights", "flights:x", f"seats:{counter + 5}", f"flights:{counter}", ":::", *FORGED):
@@ -746,7 +746,7 @@ def test_of_what_each_member_does_only_the_last_ones_is_told_to_the_others(datab
 
 
 def test_a_waiter_sleeps_until_something_comes(
-    driver: Driver, store: PostgresTransactions, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, store: RegionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked, notifies = list[None](), libpq.Connection.notifies
 
@@ -763,14 +763,14 @@ def test_where_nobody_can_listen_waiting_is_waiting(
     driver: Driver, engine: Engine, rules: RegionRules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listeners, "_LISTEN", b"LISTEN")
-    with PostgresTransactions(engine, lambda _: rules) as deaf:
+    with RegionStore(engine, lambda _: rules) as deaf:
         started = monotonic()
         deaf.wait(driver.name, driver.held.counter, timedelta(seconds=0.3))
         assert monotonic() - started >= 0.3
 
 
 def test_a_listening_connection_is_kept_and_one_that_died_is_replaced(
-    database_url: str, driver: Driver, store: PostgresTransactions
+    database_url: str, driver: Driver, store: RegionStore
 ) -> None:
     counter = driver.held.counter
     for _ in range(3):
@@ -815,9 +815,7 @@ def test_what_a_member_looks_at_is_read_in_one_transaction(driver: Driver, engin
     assert len(begun) == 1
 
 
-def test_a_begin_and_an_end_are_three_statements_each(
-    driver: Driver, engine: Engine, store: PostgresTransactions
-) -> None:
+def test_a_begin_and_an_end_are_three_statements_each(driver: Driver, engine: Engine, store: RegionStore) -> None:
     # Locks, the region with member, batch and claims, and all that is written: at 100 partitions, what each further
     # statement takes is seen in every batch.
     driver_batch(driver, 0, BatchId("the first asks whether the schema is there"))
@@ -834,7 +832,7 @@ def test_a_begin_and_an_end_are_three_statements_each(
 
 
 def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
-    driver: Driver, engine: Engine, store: PostgresTransactions
+    driver: Driver, engine: Engine, store: RegionStore
 ) -> None:
     # The lock, the region, and one statement for all that is written: each further one is a way to the server and back
     # while the region is locked.
@@ -949,19 +947,19 @@ def _inner_sides(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_an_engine_that_was_passed_in_is_left_open(engine: Engine, rules: RegionRules) -> None:
-    with PostgresTransactions(engine, lambda _: rules) as store:
+    with RegionStore(engine, lambda _: rules) as store:
         store.names()
     with engine.connect() as connection:
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
 
 
-def test_an_error_nobody_foresaw_names_its_class_and_no_value(driver: Driver, store: PostgresTransactions) -> None:
+def test_an_error_nobody_foresaw_names_its_class_and_no_value(driver: Driver, store: RegionStore) -> None:
     with pytest.raises(errors.StoreError) as caught:
         driver.change(lambda region, now: replace(region, counter="not a number"))  # type: ignore[arg-type]
     assert "not a number" not in str(caught.value)
 
 
-def test_now_is_read_after_the_lock(driver: Driver, store: PostgresTransactions) -> None:
+def test_now_is_read_after_the_lock(driver: Driver, store: RegionStore) -> None:
     seen: list[datetime] = []
 
     def look(region: Region, now: datetime) -> Region:
@@ -973,7 +971,7 @@ def test_now_is_read_after_the_lock(driver: Driver, store: PostgresTransactions)
     assert seen[0].utcoffset() == timedelta(0)
 
 
-def test_the_garbage_collector_waits_for_a_decision_and_no_longer(driver: Driver, store: PostgresTransactions) -> None:
+def test_the_garbage_collector_waits_for_a_decision_and_no_longer(driver: Driver, store: RegionStore) -> None:
     seen: list[bool] = []
 
     def rule(region: Region, _now: datetime) -> Region:
@@ -989,7 +987,7 @@ def test_the_garbage_collector_waits_for_a_decision_and_no_longer(driver: Driver
     assert (seen, gc.isenabled()) == ([False, False], True)
 
 
-def test_one_id_is_in_a_store_once(driver: Driver, store: PostgresTransactions) -> None:
+def test_one_id_is_in_a_store_once(driver: Driver, store: RegionStore) -> None:
     spec, taken = driver.region.spec, driver.region.region_id
     other = replace(spec, rules=replace(spec.rules, groups={}))
     with pytest.raises(errors.StoreError):

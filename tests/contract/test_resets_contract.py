@@ -17,7 +17,7 @@ from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import FromFile, ToEarliest, ToOffset
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, Offset, TopicId
-from airflow_kcr.store.regions import Replayed, Span
+from airflow_kcr.store.answers import Replayed, Span
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import live_through, number_beyond

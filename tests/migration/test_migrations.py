@@ -23,7 +23,8 @@ from sqlalchemy.pool import NullPool
 from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreBusy
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.store import migrations, schema_upgrade
-from airflow_kcr.store.postgres import PostgresTransactions, revision
+from airflow_kcr.store.postgres import revision
+from airflow_kcr.store.regions import RegionStore
 from tests.support.catalogue import SNAPSHOT, catalogue
 from tests.support.driver import GROUP, group_rules
 
@@ -34,8 +35,8 @@ FILES = sorted(p for p in (FOLDER / "versions").glob("*.py") if p.name != "__ini
 REVISIONS = [p.name[:4] for p in FILES]
 
 
-def store(url: str) -> PostgresTransactions:
-    return PostgresTransactions.connect(url, lambda _: RegionRules(groups={GROUP: group_rules()}))
+def store(url: str) -> RegionStore:
+    return RegionStore.connect(url, lambda _: RegionRules(groups={GROUP: group_rules()}))
 
 
 def execute(url: str, statement: str) -> None:

@@ -14,7 +14,7 @@ from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import NO_CLUSTER, ClusterId, GroupId, GroupPartition, Offset, RegionName, TopicName
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver
 
 SPEC = """\
@@ -27,7 +27,7 @@ timeouts: {lease: 60s}
 """Long leases: a test on a busy machine may be slow, and no member of its shall be lost by that."""
 
 
-class _Declaring(PostgresTransactions):
+class _Declaring(RegionStore):
     """A store in which a driver's region is declared with the text of a real spec."""
 
     text = ""

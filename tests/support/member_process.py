@@ -42,7 +42,6 @@ from airflow_kcr.sinks.group import GroupSinks, checked_sinks
 from airflow_kcr.sinks.kinds.files import DeclaredFolder
 from airflow_kcr.sinks.kinds.postgres import DeclaredTable
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.plain_engine import PlainEngine, Rows
 from tests.support.sink_writing import opened_files, write_files, write_tables
@@ -89,7 +88,7 @@ AROUND: Final[Mapping[type[object], tuple[str, str]]] = {
 """The gates in front of a command and behind it."""
 
 
-class GatedStore(PostgresTransactions):
+class GatedStore(RegionStore):
     """Waits around a batch's start, behind its end, between a claim and its acknowledgement, and in a checkpoint."""
 
     gates: Gates

@@ -41,7 +41,7 @@ from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, RegionName, RequestId
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import START
 from tests.support.kafka import Kafka
 from tests.support.member_accounts import Account, judged
@@ -146,7 +146,7 @@ class Live:
     """A region, and everything around it."""
 
     kafka: Kafka
-    store: PostgresTransactions
+    store: RegionStore
     url: str
     name: RegionName
     group: str
@@ -353,7 +353,7 @@ class Live:
         return judged(history, violations, self.written() if rows is None else rows, wanted)
 
 
-def started(url: str, spec: RegionSpec, declared: Callable[[RegionName], None] | None = None) -> PostgresTransactions:
+def started(url: str, spec: RegionSpec, declared: Callable[[RegionName], None] | None = None) -> RegionStore:
     """Declare a region and start it, and return its store; `declared` is called in between."""
     store, name = connect(store_url(url)), RegionName(spec.region)
     store.handle(name, commands.DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))

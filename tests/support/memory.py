@@ -17,9 +17,11 @@ from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import SeekMap
 from airflow_kcr.protocol.region import lost_logs
+from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
 from airflow_kcr.protocol.region.lag import LagSample, SampleKey, surplus
+from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
     BatchesProven,
@@ -43,8 +45,9 @@ from airflow_kcr.protocol.values import (
     RegionName,
     TopicPartition,
 )
-from airflow_kcr.store.chronicle import Chronicle, HistoryStart, Horizon
-from airflow_kcr.store.regions import B, BatchRule, RegionStore, Replayed, Rule, Sign, Span
+from airflow_kcr.store.answers import HistoryStart, Horizon, Replayed, Sign, Span
+from airflow_kcr.store.postgres.history import Chronicle
+from airflow_kcr.store.regions import B, BatchRule, RegionStore, Rule
 from tests.support.past import Tables, working
 from tests.support.rewinds import Rewinds
 
@@ -124,6 +127,10 @@ class MemoryTransactions(RegionStore):
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         return self._region(name), self._clock()
 
+    def look(self, name: RegionName) -> tuple[Region, datetime, Seen]:
+        seen = self.seen(name)
+        return *self.read(name), seen
+
     def read_as(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """Here it is the whole region."""
         return see(*self.read(name))
@@ -142,6 +149,9 @@ class MemoryTransactions(RegionStore):
         """An event's number is its place in the list, from 1."""
         self._region(name)
         return tuple(self._events[name][after : after + limit])
+
+    def reset_page(self, name: RegionName, *, before: CheckpointNumber | None, last: int | None) -> ResetPage:
+        return self.read(name)[0].archive.reset_page(before=before, last=last)
 
     def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
         rewinds = Rewinds(self._tables_of(name).seek_maps)

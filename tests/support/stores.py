@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.store.postgres import PostgresTransactions, build_engine
+from airflow_kcr.store.postgres import build_engine
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, Clock
 from tests.support.memory import MemoryTransactions
@@ -128,11 +128,11 @@ def postgres_subject(url: str) -> Iterator[Subject]:
 
 
 @contextmanager
-def postgres_store(url: str, read_rules: Callable[[str], RegionRules]) -> Iterator[PostgresTransactions]:
+def postgres_store(url: str, read_rules: Callable[[str], RegionRules]) -> Iterator[RegionStore]:
     """A store on a database whose clock is moved by hand; fails where a row is left without what it belongs to."""
     _execute(url, f"DO $$ BEGIN IF to_regnamespace('test_clock') IS NULL THEN {CLOCK} END IF; END $$")
     engine = build_engine(make_url(url).update_query_dict({"options": "-c search_path=test_clock,pg_catalog"}))
-    store = PostgresTransactions(engine, read_rules)
+    store = RegionStore(engine, read_rules)
     try:
         yield store
         if isinstance(engine.pool, QueuePool) and engine.pool.checkedout():

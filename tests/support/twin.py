@@ -17,8 +17,8 @@ from airflow_kcr.protocol.region.commands import Heartbeat
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import Epoch, EventNumber, RegionName
-from airflow_kcr.store.postgres import PostgresTransactions
-from airflow_kcr.store.regions import B, BatchRule, Replayed, Rule, Span
+from airflow_kcr.store.answers import Replayed, Span
+from airflow_kcr.store.regions import B, BatchRule, RegionStore, Rule
 from tests.support.memory import MemoryTransactions
 from tests.support.whole import everything
 
@@ -49,7 +49,7 @@ def differences(one: Region, other: Region) -> dict[str, object]:
     return found
 
 
-class Twin(PostgresTransactions):
+class Twin(RegionStore):
     """The store under test, whose answers count, with one in memory beside it."""
 
     def __init__(self, engine: Engine, read_rules: Callable[[str], RegionRules]) -> None:

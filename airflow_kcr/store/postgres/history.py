@@ -10,13 +10,11 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
 
-from typing_extensions import override
-
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import MAX_NUMBER, BatchId, CheckpointNumber, EventNumber, Incarnation, MemberId
-from airflow_kcr.store.chronicle import Chronicle, HistoryStart, Horizon
+from airflow_kcr.store.answers import HistoryStart, Horizon
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.connections import read_again
 from airflow_kcr.store.postgres.layouts import batches_from, event_from
@@ -55,8 +53,11 @@ def registered(session: Session, member: MemberId, incarnation: Incarnation) -> 
     return next((label for (label,) in session.rows(SQL["registered"], **given)), "")
 
 
-class PostgresChronicle(Chronicle):
-    """The record of a region in Postgres.
+class Chronicle:
+    """The record of one region, read page by page in the order in which it happened.
+
+    Every page is a short statement of its own, so that nothing is held open or in memory, however long it is. Each call
+    may raise as those of `RegionStore` do.
 
     Args:
         about: lends a session that reads about the region.
@@ -74,14 +75,14 @@ class PostgresChronicle(Chronicle):
         self._alone = alone
         self._beside = beside
 
-    @override
     def horizon(self) -> Horizon:
+        """Return how far the region has got; waits for the batches that are beginning or ending at this moment."""
         with self._alone() as session:
             ((counter, newest),) = session.rows(SQL["horizon"])
             return Horizon(counter=EventNumber(counter), ledger=newest)
 
-    @override
     def events(self, after: EventNumber, upto: EventNumber) -> Iterator[Event]:
+        """Yield the events after a number, up to another."""
         while after < upto:
             found = self._page(SQL["page"], after=after, upto=upto, limit=EVENT_PAGE)
             yield from map(event_from, found)
@@ -89,8 +90,11 @@ class PostgresChronicle(Chronicle):
                 return
             after = found[-1][0]
 
-    @override
     def batches(self, after: int, upto: int) -> Iterator[Batch]:
+        """Yield the ledger after a place, up to another, in the order of the starts.
+
+        What later resets have undone is not told: the events say it. Such a batch is simply done.
+        """
         while after < upto:
             found = self._page(ledger.SQL["page"], after=after, upto=upto, limit=LEDGER_PAGE)
             yield from batches_from(found)
@@ -103,17 +107,17 @@ class PostgresChronicle(Chronicle):
         with self._about() as session:
             return session.rows(statement, **limits)
 
-    @override
     @read_again
     def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
+        """Return the rows of some batches as they are now, in the order of the starts, told as in `batches`."""
         if not batches:
             return ()
         with self._about() as session:
             return tuple(batches_from(session.rows(ledger.SQL["some"], batches=sorted(batches))))
 
-    @override
     @read_again
     def start(self) -> HistoryStart | None:
+        """Return where the kept history starts; None: it is whole."""
         with self._about() as session:
             found = session.rows(SQL["start"])
         if not found:
@@ -121,25 +125,39 @@ class PostgresChronicle(Chronicle):
         ((counter, newest, still_open, proof),) = found
         return HistoryStart(horizon=Horizon(counter=counter, ledger=newest), open=tuple(still_open), proof=bytes(proof))
 
-    @override
     @read_again
     def horizon_before(self, instant: datetime, after: Horizon, events: int) -> Horizon | None:
+        """Return the furthest horizon within which all happened before an instant; None: there is no further one.
+
+        Args:
+            instant: the newest event of the region is never before it.
+            after: where it is looked for from.
+            events: how many it may hold at most beyond that.
+        """
         with self._about() as session:
             found = session.rows(
                 SQL["horizon_before"], instant=instant, after=after.counter, ledger=after.ledger, limit=events
             )
         return next((Horizon(counter=counter, ledger=newest) for counter, newest in found), None)
 
-    @override
     def move_start(self, earlier: HistoryStart | None, start: HistoryStart) -> bool:
+        """Let the kept history start later; False: another process has moved its start meanwhile, nothing changes."""
         row = {"counter": start.horizon.counter, "ledger": start.horizon.ledger, "proof": start.proof}
         with self._beside() as session:
             if earlier is None:
                 return session.run(SQL["first_start"], open=list(start.open), **row) == 1
             return session.run(SQL["next_start"], open=list(start.open), earlier=earlier.horizon.counter, **row) == 1
 
-    @override
     def drop(self, start: HistoryStart, floor: CheckpointNumber) -> Iterator[tuple[int, int]]:
+        """Drop what lies before the start of the kept history, in pieces: one for each time that it is asked.
+
+        Batches stay that the start has open, that run, or that are stamped with a later sequence than `floor`. A later
+        call finds them. Any piece may be the last for now.
+
+        Args:
+            start: as it is stored.
+            floor: the newest sequence whose batches are no longer read.
+        """
         dropped = PIECE
         while dropped == PIECE:
             with self._beside() as session:

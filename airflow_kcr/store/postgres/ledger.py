@@ -17,11 +17,11 @@ from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import timelines
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import BatchesProven, CheckpointsUndone, Forgotten, LedgerChange
+from airflow_kcr.store.answers import Replayed, Span
 from airflow_kcr.store.postgres.layouts import BATCH, BATCHES, batches_from, started_columns
 from airflow_kcr.store.postgres.row_layout import document, partition_columns
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.postgres.statements import load
-from airflow_kcr.store.regions import Replayed, Span
 
 PAGE: Final = 500
 """Batches per page of the whole ledger: a page's ranges are in memory at once."""

@@ -22,7 +22,7 @@ from airflow_kcr.sinks.kinds.postgres import DeclaredTable
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.target import TargetTable
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec, parse
-from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
 from tests.support.breaking_proxy import breaking_proxy
 from tests.support.driver import Driver
 from tests.support.sink_files import Files, LocalFolder
@@ -46,7 +46,7 @@ groups:
 class Again:
     """A region under a name that was used before: its store, and the database that its sink writes to."""
 
-    store: PostgresTransactions
+    store: RegionStore
     url: str
 
     def declared(self) -> RegionId:
@@ -73,7 +73,7 @@ def again(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Again]
     monkeypatch.setenv("KCR_STORE_URL", database_url)
     with (
         breaking_proxy(database_url) as (_, through),
-        PostgresTransactions.connect(database_url, lambda text: RegionSpec.from_json(text).rules()) as made,
+        RegionStore.connect(database_url, lambda text: RegionSpec.from_json(text).rules()) as made,
     ):
         monkeypatch.setenv("DB", through.render_as_string(hide_password=False))
         yield Again(made, database_url)

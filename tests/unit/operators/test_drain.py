@@ -17,7 +17,7 @@ from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, StoreBou
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import Offset, RegionName, RequestId
-from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support import airflow_tasks
@@ -176,20 +176,20 @@ def test_a_deferred_drain_reads_the_store_four_times(start: Start, monkeypatch: 
     boundary = last_boundary(driver)
     run = Run(boundary)
     reads: list[RegionName] = []
-    read = PostgresTransactions.read
+    read = RegionStore.read
 
-    def counted(store: PostgresTransactions, name: RegionName) -> tuple[StoredRegion, datetime]:
+    def counted(store: RegionStore, name: RegionName) -> tuple[StoredRegion, datetime]:
         reads.append(name)
         return read(store, name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(PostgresTransactions, "read", counted)
+        patched.setattr(RegionStore, "read", counted)
         patched.setattr(base, "PATIENCE", timedelta(seconds=1.2))
         waiting = deferred(run)
     assert len(reads) == 3, "for its schedule, once asked, and after the patience: nothing happens in between"
     at_boundary(driver, boundary, 10)
     with monkeypatch.context() as patched:
-        patched.setattr(PostgresTransactions, "read", counted)
+        patched.setattr(RegionStore, "read", counted)
         resumed(waiting, run)
         assert len(reads) == 4
         operator().execute(run.context)

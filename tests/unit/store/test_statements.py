@@ -10,7 +10,8 @@ import pytest
 from airflow_kcr import store
 from airflow_kcr.protocol.region import archive as past
 from airflow_kcr.store import schema_upgrade
-from airflow_kcr.store.postgres import archive, history, lag, leases, ledger, region_reads, transactions
+from airflow_kcr.store import regions
+from airflow_kcr.store.postgres import archive, history, lag, leases, ledger, region_reads
 from airflow_kcr.store.postgres.statements import Statement
 
 ROOM = Path(store.__file__).parent
@@ -22,7 +23,7 @@ SUBJECTS = {
     "leases": leases.SQL,
     "ledger": ledger.SQL,
     "region": region_reads.SQL,
-    "regions": transactions.SQL,
+    "regions": regions.SQL,
     "upgrade": schema_upgrade.SQL,
 }
 
