@@ -12,6 +12,7 @@ from typing import ClassVar, Final, TypeAlias
 from airflow_kcr.api.regions import Handle, require_groups
 from airflow_kcr.api.views import AnswerColumns, View, of
 from airflow_kcr.errors import ConfigurationError, ResetInProgress, UpsertNeedsConsent
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import recomputations, rows
 from airflow_kcr.protocol.region.commands import (
     FailRecomputation,
@@ -22,15 +23,6 @@ from airflow_kcr.protocol.region.commands import (
 from airflow_kcr.protocol.region.plans import require_checkpoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.table_outputs import TableVersion
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Range,
-    RequestId,
-    replace,
-)
 from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.spec.elsewhere import with_sinks
 
@@ -160,15 +152,15 @@ class RegionRecomputation:
     def __init__(
         self,
         handle: Handle,
-        sequence: CheckpointNumber,
+        sequence: values.CheckpointNumber,
         groups: Sequence[str],
-        request_id: RequestId,
+        request_id: values.RequestId,
         output: RecomputedOutput,
     ) -> None:
         self.region, self.sequence, self.request_id, self.output = handle.name, sequence, request_id, output
         self._handle, self._groups = handle, groups
         self._token = uuid.uuid4().hex
-        self._number = EventNumber(0)
+        self._number = values.EventNumber(0)
 
     def done(self) -> RecomputationView | None:
         """Return what is done already under this request id; None: nothing is, and the checkpoint can be recomputed.
@@ -192,7 +184,7 @@ class RegionRecomputation:
         """
         return self._spec(self._handle.read())
 
-    def groups(self) -> tuple[GroupId, ...]:
+    def groups(self) -> tuple[values.GroupId, ...]:
         """Return the groups whose records are processed.
 
         Raises:
@@ -203,7 +195,7 @@ class RegionRecomputation:
         return self._checked(self._handle.read())
 
     def begin(
-        self, groups: tuple[GroupId, ...], ranges: Mapping[GroupPartition, tuple[Range, ...]]
+        self, groups: tuple[values.GroupId, ...], ranges: Mapping[values.GroupPartition, tuple[values.Range, ...]]
     ) -> rows.Recomputation:
         """Begin it, and return it.
 
@@ -274,7 +266,7 @@ class RegionRecomputation:
 
     def finish(
         self,
-        batches: Sequence[Mapping[GroupPartition, Range]],
+        batches: Sequence[Mapping[values.GroupPartition, values.Range]],
         comparisons: Sequence[OutputComparison] = (),
         tables: Sequence[TableVersion] = (),
     ) -> RecomputationView:
@@ -291,7 +283,9 @@ class RegionRecomputation:
         command = FinishRecomputation(
             sequence=self.sequence, number=self._number, batches=tuple(batches), tables=tuple(tables)
         )
-        return replace(self.view(self._handle.store.handle(self._handle.name, command)), comparisons=tuple(comparisons))
+        return values.replace(
+            self.view(self._handle.store.handle(self._handle.name, command)), comparisons=tuple(comparisons)
+        )
 
     def fail(self, why: str) -> None:
         """Say that it came to nothing."""
@@ -313,12 +307,12 @@ class RegionRecomputation:
         sinks = ((group.group_id, sink) for group in spec.groups for sink in group.sinks)
         return tuple(f"{group}/{sink.name}: {sink.kind} {sink.place}" for group, sink in sinks)
 
-    def _checked(self, region: Region) -> tuple[GroupId, ...]:
+    def _checked(self, region: Region) -> tuple[values.GroupId, ...]:
         """Return the groups, each with sinks."""
         require_groups(region, self._groups)
         spec = self._spec(region)
         known = [group.group_id for group in spec.groups]
-        groups = tuple(GroupId(name) for name in sorted(dict.fromkeys(self._groups) or known))
+        groups = tuple(values.GroupId(name) for name in sorted(dict.fromkeys(self._groups) or known))
         missing = [group for group in groups if group not in known]
         if missing:
             raise ConfigurationError(f"into names no sinks of group {missing[0]}; name them, or leave the group out")

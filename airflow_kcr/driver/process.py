@@ -23,6 +23,7 @@ from typing import Final, NoReturn, TextIO
 from rich.console import Console
 from rich.logging import RichHandler
 
+from airflow_kcr import errors
 from airflow_kcr.api import Region
 from airflow_kcr.api.checkpoints import CheckpointRequestView
 from airflow_kcr.driver.application import MemberRun, Prepared, follow, hosting, preparing, still_wanted
@@ -33,15 +34,6 @@ from airflow_kcr.driver.progress import Watched, shown
 from airflow_kcr.driver.starting import START_WITHIN, StartPatience
 from airflow_kcr.driver.task import LOG_FORMAT, RunningApplication, Task, tell
 from airflow_kcr.driver.watch import Watch
-from airflow_kcr.errors import (
-    BatchError,
-    CheckpointRefused,
-    ConfigurationError,
-    KcrError,
-    RefusedError,
-    RegionInState,
-    SinkError,
-)
 from airflow_kcr.metrics.declared import MEMBER_METRICS, MemberFacts
 from airflow_kcr.metrics.outlets import published
 from airflow_kcr.protocol.region.rows import RequestState
@@ -113,23 +105,23 @@ def run_region(store: RegionStore, run: MemberRun, *, start_within: timedelta = 
         SinkError: the checkpoint is complete, and a sink does not show it yet.
     """
     if run.region_run is None:
-        raise ConfigurationError(f"no run of region {run.region} is wanted; name it, or use run_members")
+        raise errors.ConfigurationError(f"no run of region {run.region} is wanted; name it, or use run_members")
     patience = StartPatience(run.region, start_within)
     if not patience.answered(run.region_run.is_done_at_rest):
         try:
             run_members(store, run, start_within=start_within)
-        except RegionInState:
+        except errors.RegionInState:
             # Another application of the run may have ended it before these members came.
             if not patience.answered(run.region_run.is_done_at_rest):
                 raise
     asked = Region(run.region, store).checkpoint_request(run.region_run.request_id)
     if asked.request.state is not RequestState.ANSWERED:
-        raise CheckpointRefused(
+        raise errors.CheckpointRefused(
             f"the run of region {run.region} has ended without its checkpoint: "
             f"{asked.request.refusal or f'its request is {asked.request.state}'}; run it again to go on"
         )
     if asked.checkpoint is None or asked.checkpoint.published_at is None:
-        raise SinkError(
+        raise errors.SinkError(
             f"checkpoint {asked.request.sequence} of region {run.region} is complete, and a sink does not show it yet; "
             "run it again with the same request id"
         )
@@ -242,13 +234,15 @@ def _raise_for(ends: dict[MemberId, Ended]) -> None:
     """Raise what ended a member other than by itself; the first failure says most."""
     by_kind = {how: [(m, e) for m, e in ends.items() if e.how is how] for how in End}
     for member, ended in (*by_kind[End.FAILED], *by_kind[End.REFUSED]):
-        if isinstance(ended.error, KcrError):
+        if isinstance(ended.error, errors.KcrError):
             raise ended.error
         why = "nobody knows why" if ended.error is None else essential_line(ended.error)
-        raise BatchError(f"{member} failed: {why}") from None
+        raise errors.BatchError(f"{member} failed: {why}") from None
     if by_kind[End.FENCED]:
         who = ", ".join(str(member) for member, _ in by_kind[End.FENCED])
-        raise RefusedError(f"another process has taken the place of {who}; this one has stopped and written nothing")
+        raise errors.RefusedError(
+            f"another process has taken the place of {who}; this one has stopped and written nothing"
+        )
 
 
 def log_to(console: Console) -> None:

@@ -12,18 +12,10 @@ from urllib.parse import urlsplit
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.table_outputs import TableVersion
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Offset,
-    RegionId,
-    RegionName,
-)
 from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
 from airflow_kcr.spark.context import COORDINATES
@@ -39,11 +31,11 @@ if TYPE_CHECKING:
 class SinkOwner:
     """Whose output a sink writes. Note it where the output is: names may be used again, `region_id` never is."""
 
-    region: RegionName
-    region_id: RegionId
+    region: values.RegionName
+    region_id: values.RegionId
     """Which region of that name: made when it was declared."""
 
-    group: GroupId
+    group: values.GroupId
     sink: str
     """The sink's name in the spec."""
 
@@ -84,7 +76,7 @@ class Sink(ABC):
         """
 
     @abstractmethod
-    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+    def reset(self, order: ResetSinks) -> Mapping[values.GroupPartition, values.Offset | None]:
         """Refuse older epochs, then roll back or skip, and answer the open entries.
 
         Raises:
@@ -101,10 +93,10 @@ class Sink(ABC):
             SinkError: it can't be reached.
         """
 
-    def prepare(self, sequence: CheckpointNumber) -> None:  # noqa: B027 (nothing is what most do)
+    def prepare(self, sequence: values.CheckpointNumber) -> None:  # noqa: B027 (nothing is what most do)
         """Make durable what it holds; of a sink whose batches are durable as they end, nothing."""
 
-    def publish(self, sequence: CheckpointNumber) -> tuple[TableVersion, ...]:
+    def publish(self, sequence: values.CheckpointNumber) -> tuple[TableVersion, ...]:
         """Show what belongs to a checkpoint, and return what tables that people own have of it.
 
         A sink that shows output with its batch has nothing to do.
@@ -127,7 +119,7 @@ class Sink(ABC):
         """
 
     @abstractmethod
-    def revised(self, checkpoint: CompleteCheckpoint, number: EventNumber) -> Revision:
+    def revised(self, checkpoint: CompleteCheckpoint, number: values.EventNumber) -> Revision:
         """Return what holds back the output that shall take the place of a checkpoint's.
 
         Args:
@@ -261,9 +253,9 @@ class DeclaredSink(ABC):
     """
 
     region: RegionSpec
-    group: GroupId
+    group: values.GroupId
     spec: SinkSpec
-    region_id: RegionId
+    region_id: values.RegionId
     """`UNDECLARED`: the sink is only checked."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
@@ -347,9 +339,9 @@ class DeclaredSink(ABC):
         return ""
 
     @property
-    def region_name(self) -> RegionName:
+    def region_name(self) -> values.RegionName:
         """The region's name."""
-        return RegionName(self.region.region)
+        return values.RegionName(self.region.region)
 
     @property
     def owner(self) -> SinkOwner:
@@ -406,7 +398,7 @@ class Choice(StrEnum):
 class FoundOutput:
     """One sink, and what is where it writes to."""
 
-    group: GroupId
+    group: values.GroupId
     sink: str
     kind: SinkKind
     place: str

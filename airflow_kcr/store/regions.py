@@ -22,17 +22,7 @@ from functools import lru_cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeAlias, TypeVar, cast
 
-from airflow_kcr.errors import (
-    BatchRefused,
-    GroupInOtherRegion,
-    KcrError,
-    OutcomeUnknown,
-    RefusedError,
-    RegionBeingDeleted,
-    RegionExists,
-    StoreBusy,
-    UnknownRegion,
-)
+from airflow_kcr import errors
 from airflow_kcr.ports import Heartbeats, Renewal, SinkPlace
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.invariants.history import History
@@ -133,7 +123,7 @@ class RegionStore:
         """
         try:
             return cast("A", self._handled(name, command))
-        except OutcomeUnknown:
+        except errors.OutcomeUnknown:
             if isinstance(command, ONCE):
                 raise
             return cast("A", self._handled(name, command))
@@ -163,7 +153,7 @@ class RegionStore:
     def _finish_batch(self, name: values.RegionName, command: commands.FinishBatch) -> None:
         try:
             self.admit(name, command, batches.finish)
-        except BatchRefused:
+        except errors.BatchRefused:
             row = self.batch(name, command.batch)
             if row is None or row.outcome is not Outcome.DONE or row.incarnation != command.incarnation:
                 raise
@@ -172,10 +162,10 @@ class RegionStore:
         renewal = Renewal(region=name, command=command)
         heartbeat = self.renew([renewal]).get(renewal)
         if heartbeat is None:
-            raise StoreBusy(
+            raise errors.StoreBusy(
                 f"the lease of {command.member} in region {name} is being written; it was not renewed, ask again"
             )
-        if isinstance(heartbeat, RefusedError):
+        if isinstance(heartbeat, errors.RefusedError):
             raise heartbeat
         return heartbeat
 
@@ -189,7 +179,7 @@ class RegionStore:
     def _retire_some(self, name: values.RegionName) -> tuple[Region, bool]:
         try:
             return self.decide(name, decisions.retire)
-        except OutcomeUnknown:
+        except errors.OutcomeUnknown:
             return self.decide(name, decisions.retire)
 
     # What the store does in one transaction, the region's lock first
@@ -208,11 +198,11 @@ class RegionStore:
                     raise _being_deleted(name)
                 region = rule(session.rows(SQL["now"])[0][0])
                 return region_writes.write_new(session, region).stored()
-        except RegionExists:
-            raise RegionExists(
+        except errors.RegionExists:
+            raise errors.RegionExists(
                 f"there is a region {name} already; change its spec instead of declaring it again"
             ) from None
-        except GroupInOtherRegion:
+        except errors.GroupInOtherRegion:
             raise self._group_taken(name, region) from None
 
     def decide(self, name: values.RegionName, rule: Rule[A]) -> tuple[Region, A]:
@@ -228,7 +218,9 @@ class RegionStore:
         for _ in range(_ATTEMPTS):
             with suppress(region_writes.LeaseMovedError):
                 return self._decide_once(name, rule)
-        raise StoreBusy(f"leases of region {name} kept being renewed while it was decided on; nothing was changed")
+        raise errors.StoreBusy(
+            f"leases of region {name} kept being renewed while it was decided on; nothing was changed"
+        )
 
     def _decide_once(self, name: values.RegionName, rule: Rule[A]) -> tuple[Region, A]:
         after: Region | None = None
@@ -243,7 +235,7 @@ class RegionStore:
                 hint = region_writes.Write(NOTIFY, {"payload": payload(name, after.counter)})
                 hints = (hint,) if any(not isinstance(event.body, PARTS) for event in after.events) else ()
                 return region_writes.write(session, before, after, *hints).stored(), answer
-        except GroupInOtherRegion:
+        except errors.GroupInOtherRegion:
             raise self._group_taken(name, after) from None
 
     def admit(self, name: values.RegionName, command: B, rule: BatchRule[B, A]) -> A:
@@ -533,12 +525,12 @@ class RegionStore:
             session.region_id = _one_of(session, name, session.rows(SQL["find"], name=name))[0]
             yield session
 
-    def _group_taken(self, name: values.RegionName, region: Region | None) -> KcrError:
+    def _group_taken(self, name: values.RegionName, region: Region | None) -> errors.KcrError:
         """Return the refusal that names the group and its region; the transaction that found out is over."""
         groups = {} if region is None else region.own_groups
         found = self._connections.answer(SQL["owners"], groups=[*groups], clusters=[*groups.values()], name=name)
         if not found:  # it was deleted meanwhile
-            return GroupInOtherRegion()
+            return errors.GroupInOtherRegion()
         return lost_logs.group_taken(*found[0])
 
 
@@ -549,16 +541,16 @@ def _one_of(session: Session, name: values.RegionName, rows: Rows[Found]) -> Fou
     return rows[0]
 
 
-def _unknown_in(names: Rows[Found], name: values.RegionName) -> KcrError:
+def _unknown_in(names: Rows[Found], name: values.RegionName) -> errors.KcrError:
     found = [known for (known,) in names]
     if deletion.doomed(name) in found:
         return _being_deleted(name)
     known = [one for one in found if not deletion.is_doomed(one)]
-    return UnknownRegion(f"there is no region {name!r} in this store; it has: {', '.join(known) or 'none'}")
+    return errors.UnknownRegion(f"there is no region {name!r} in this store; it has: {', '.join(known) or 'none'}")
 
 
-def _being_deleted(name: values.RegionName) -> RegionBeingDeleted:
-    return RegionBeingDeleted(
+def _being_deleted(name: values.RegionName) -> errors.RegionBeingDeleted:
+    return errors.RegionBeingDeleted(
         f"region {name} is being deleted, or that was interrupted; run `kcr region delete {name}` to go on"
     )
 

@@ -13,17 +13,6 @@ from typing import Final
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import discovery, duties, messages, presence, state
 from airflow_kcr.protocol.member.messages import Effect
-from airflow_kcr.protocol.member.state import (
-    ACTIVE,
-    BatchPhase,
-    Driven,
-    MemberMachine,
-    MyBatch,
-    State,
-    Why,
-    asking,
-    moved,
-)
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import RESET_STATES, Batch, CheckpointState, RegionState, ResetCause
@@ -31,36 +20,36 @@ from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import DesiredState, replace
 
 
-def place(member: MemberMachine, now: float) -> Driven:
+def place(member: state.MemberMachine, now: float) -> state.Driven:
     """Put the member into the state that its facts mean."""
-    if member.state not in ACTIVE or (member.state is State.HOLDING and member.why is Why.STORE_AWAY):
+    if member.state not in state.ACTIVE or (member.state is state.State.HOLDING and member.why is state.Why.STORE_AWAY):
         return member, ()
     view = member.view
     if member.incarnation is None or view is None:
-        return moved(member, State.JOINING), ()
+        return state.moved(member, state.State.JOINING), ()
     if view.state is RegionState.HALTED or (member.batch is not None and member.batch.epoch != view.epoch):
-        return moved(member, State.HOLDING, Why.RESET), ()
+        return state.moved(member, state.State.HOLDING, state.Why.RESET), ()
     if not state.has_claimed(member, view):
-        return moved(member, State.JOINING), ()
+        return state.moved(member, state.State.JOINING), ()
     if view.state in RESET_STATES or not view.acknowledged:
-        return moved(member, State.READY), ()
+        return state.moved(member, state.State.READY), ()
     return _processing(member, view, now), ()
 
 
-def _processing(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachine:
+def _processing(member: state.MemberMachine, view: MemberRegion, now: float) -> state.MemberMachine:
     approaching = view.checkpoint is not None and view.checkpoint.state is CheckpointState.APPROACHING
     if view.state is RegionState.DRAINING or _is_committing(member, view, now):
-        return moved(member, State.HOLDING, Why.DRAINED)
+        return state.moved(member, state.State.HOLDING, state.Why.DRAINED)
     if view.desired_state is not DesiredState.RUNNING and not approaching:
-        return moved(member, State.HOLDING, Why.PAUSED)
+        return state.moved(member, state.State.HOLDING, state.Why.PAUSED)
     if member.batch is None and state.is_at_limit(member, view):
-        return moved(member, State.HOLDING, Why.BOUNDARY)
+        return state.moved(member, state.State.HOLDING, state.Why.BOUNDARY)
     if now < member.retry_at:
-        return moved(member, State.HOLDING, Why.RETRY)
-    return moved(member, State.PROCESSING)
+        return state.moved(member, state.State.HOLDING, state.Why.RETRY)
+    return state.moved(member, state.State.PROCESSING)
 
 
-def _is_committing(member: MemberMachine, view: MemberRegion, now: float) -> bool:
+def _is_committing(member: state.MemberMachine, view: MemberRegion, now: float) -> bool:
     """Whether the member still waits for its own commit; it continues after the commit timeout without."""
     if view.commit is None or view.commit == member.commit.done:
         return False
@@ -75,7 +64,7 @@ LONGEST_PLAN_PAUSE: Final = 0.4
 """The same if nothing has been there for a while: each time asks the brokers."""
 
 
-def doom(member: MemberMachine, now: float) -> Driven:
+def doom(member: state.MemberMachine, now: float) -> state.Driven:
     """Decide whether the batch may still count: not in another epoch, and not for ever.
 
     That Kafka has taken a partition of it doesn't matter while the store's claim stands: its next owner waits.
@@ -85,58 +74,60 @@ def doom(member: MemberMachine, now: float) -> Driven:
         return member, ()
     if view is not None and (view.epoch != batch.epoch or view.state is RegionState.HALTED):
         return state.doomed(member), ()
-    if batch.phase is BatchPhase.RUNNING and now - batch.since >= state.seconds(member.timeouts.batch):
+    if batch.phase is state.BatchPhase.RUNNING and now - batch.since >= state.seconds(member.timeouts.batch):
         detail = batch.failed(f"batch {batch.batch} took longer than {member.timeouts.batch}")
         return replace(state.doomed(member), failure=(ResetCause.BATCH_TIMEOUT, detail)), ()
     return member, ()
 
 
-def pursue(member: MemberMachine, now: float) -> Driven:
+def pursue(member: state.MemberMachine, now: float) -> state.Driven:
     """Take the batch to its next phase."""
     batch = member.batch
     if batch is None:
         return member, ()
     match batch.phase:
-        case BatchPhase.STARTED if batch.doomed:
-            return pursue(state.in_phase(member, batch, BatchPhase.QUIESCED, now), now)
-        case BatchPhase.STARTED:
+        case state.BatchPhase.STARTED if batch.doomed:
+            return pursue(state.in_phase(member, batch, state.BatchPhase.QUIESCED, now), now)
+        case state.BatchPhase.STARTED:
             progress = OffsetMap({p: state.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
-            return state.in_phase(member, batch, BatchPhase.RUNNING, now), (
+            return state.in_phase(member, batch, state.BatchPhase.RUNNING, now), (
                 messages.RunBatch(row=_row(batch), progress=progress),
             )
-        case BatchPhase.RUNNING if batch.doomed:
-            return state.in_phase(member, batch, BatchPhase.CANCELLING, now), (messages.Cancel(batch=batch.batch),)
-        case BatchPhase.CANCELLING if now - batch.since >= state.seconds(member.timeouts.process_end_limit):
+        case state.BatchPhase.RUNNING if batch.doomed:
+            return state.in_phase(member, batch, state.BatchPhase.CANCELLING, now), (
+                messages.Cancel(batch=batch.batch),
+            )
+        case state.BatchPhase.CANCELLING if now - batch.since >= state.seconds(member.timeouts.process_end_limit):
             return member, (messages.EndProcess(why=f"batch {batch.batch} did not quiesce after its cancellation"),)
-        case BatchPhase.QUIESCED:
+        case state.BatchPhase.QUIESCED:
             return _close(member, batch, now)
         case _:
             return member, ()
 
 
-def _row(batch: MyBatch) -> Batch:
+def _row(batch: state.MyBatch) -> Batch:
     if batch.row is None:
         raise IllegalEvent(f"batch {batch.batch} is to run, but the store has not started it")
     return batch.row
 
 
-def _close(member: MemberMachine, batch: MyBatch, now: float) -> Driven:
+def _close(member: state.MemberMachine, batch: state.MyBatch, now: float) -> state.Driven:
     """Finish a quiet batch, or have it discarded; a fenced member writes nothing, one without lease waits for one."""
-    if member.state is State.FENCED:
+    if member.state is state.State.FENCED:
         return replace(member, batch=None), ()
     if member.incarnation is None:
         gone = member.terminating or member.refusal is not None
         return (replace(member, batch=None) if gone else member), ()
     if not batch.doomed and batch.incarnation == member.incarnation:
         finish = commands.FinishBatch(batch=batch.batch, member=member.member, incarnation=batch.incarnation)
-        return state.in_phase(member, batch, BatchPhase.FINISHING, now), (finish,)
+        return state.in_phase(member, batch, state.BatchPhase.FINISHING, now), (finish,)
     discard = commands.DiscardBatch(batch=batch.batch, member=member.member, incarnation=member.incarnation)
-    return state.in_phase(member, replace(batch, doomed=True), BatchPhase.DISCARDING, now), (discard,)
+    return state.in_phase(member, replace(batch, doomed=True), state.BatchPhase.DISCARDING, now), (discard,)
 
 
-def ask_reset(member: MemberMachine, now: float) -> Driven:
+def ask_reset(member: state.MemberMachine, now: float) -> state.Driven:
     """Ask for the reset that a batch, or a sink, made necessary, in the epoch that it was started in."""
-    if member.failure is None or member.incarnation is None or member.state not in ACTIVE:
+    if member.failure is None or member.incarnation is None or member.state not in state.ACTIVE:
         return member, ()
     cause, detail = member.failure
     epoch = member.batch.epoch if member.batch is not None else member.memory.epoch
@@ -144,22 +135,22 @@ def ask_reset(member: MemberMachine, now: float) -> Driven:
     return member, (commands.RequestReset(caller=state.caller(member, epoch), cause=cause, detail=detail),)
 
 
-def plan(member: MemberMachine, now: float) -> Driven:
+def plan(member: state.MemberMachine, now: float) -> state.Driven:
     """Ask for the next ranges while the last ones are done, start what was planned; not where Kafka takes it away."""
     if member.plan is not None:
         return _planned(member, now)
     view = member.view
-    if member.state is not State.PROCESSING or view is None or member.batch is not None or member.terminating:
+    if member.state is not state.State.PROCESSING or view is None or member.batch is not None or member.terminating:
         return member, ()
     if messages.PlanRanges in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
         return member, ()
     kept = OffsetMap({p: o for p, o in member.positions.items() if p not in member.revoking})
     if not kept:
         return member, ()
-    return asking(member, messages.PlanRanges(positions=kept, view=view))
+    return state.asking(member, messages.PlanRanges(positions=kept, view=view))
 
 
-def _planned(member: MemberMachine, now: float) -> Driven:
+def _planned(member: state.MemberMachine, now: float) -> state.Driven:
     """Use a plan if the member may still start it; what it found about logs and boundaries is reported in any case."""
     plan, view = member.plan, member.view
     member = replace(member, plan=None)
@@ -177,16 +168,16 @@ def _planned(member: MemberMachine, now: float) -> Driven:
         member = replace(member, view_is_stale=True)
     ranges = {p: r for p, r in plan.ranges.items() if p not in member.revoking}
     fits = all(member.positions.get(p) == r.from_ for p, r in ranges.items())
-    usable = ranges and fits and member.state is State.PROCESSING and member.batch is None and not plan.outside
+    usable = ranges and fits and member.state is state.State.PROCESSING and member.batch is None and not plan.outside
     if not usable or member.terminating:
         pause = 0.0 if reports else min(max(PLAN_PAUSE, member.plan_pause * 1.25), LONGEST_PLAN_PAUSE)
         return replace(member, plan_after=_next_plan(now, pause), plan_pause=pause), tuple(reports)
-    batch = MyBatch(
+    batch = state.MyBatch(
         batch=plan.batch,
         ranges=ranges,
         epoch=view.epoch,
         incarnation=state.own(member),
-        phase=BatchPhase.STARTING,
+        phase=state.BatchPhase.STARTING,
         since=now,
     )
     start = commands.StartBatch(
@@ -209,7 +200,7 @@ def _next_plan(now: float, pause: float) -> float:
     return (round(now / pause) + 1) * pause if pause == LONGEST_PLAN_PAUSE else now + pause
 
 
-RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
+RULES: Final[tuple[Callable[[state.MemberMachine, float], state.Driven], ...]] = (
     presence.lease,
     presence.report_later,
     doom,
@@ -239,7 +230,7 @@ RULES: Final[tuple[Callable[[MemberMachine, float], Driven], ...]] = (
 )
 
 
-def drive(member: MemberMachine, now: float) -> Driven:
+def drive(member: state.MemberMachine, now: float) -> state.Driven:
     """Return the member in the state that its facts put it in, and the effects it wants.
 
     Args:

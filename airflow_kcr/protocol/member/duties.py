@@ -6,15 +6,6 @@ from datetime import timedelta
 from typing import Final
 
 from airflow_kcr.protocol.member import messages, state
-from airflow_kcr.protocol.member.state import (
-    ACTIVE,
-    Driven,
-    MemberMachine,
-    OwnContribution,
-    OwnReset,
-    asking,
-    awaiting,
-)
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands, timelines
@@ -26,7 +17,7 @@ _CONTRIBUTING: Final = frozenset({messages.PrepareSinks, commands.Contribute, me
 """Effects that a contribution waits for."""
 
 
-def claim(member: MemberMachine, now: float) -> Driven:
+def claim(member: state.MemberMachine, now: float) -> state.Driven:
     """Claim the assignment, when nothing of an older epoch runs and Kafka still says that it is assigned."""
     view, assignment = member.view, member.assignment
     if view is None or assignment is None or not state.is_well(member) or messages.ClaimAssignment in member.awaited:
@@ -48,19 +39,19 @@ def claim(member: MemberMachine, now: float) -> Driven:
         waited=timedelta(seconds=waited),
     )
     read = messages.ClaimAssignment(claim=claim, partitions=assignment.partitions)
-    return asking(member, read)
+    return state.asking(member, read)
 
 
-def release(member: MemberMachine, now: float) -> Driven:
+def release(member: state.MemberMachine, now: float) -> state.Driven:
     """Let Kafka take what it is revoking, once no batch of this member runs there."""
     if not member.revoking or messages.ReleasePartitions in member.awaited:
         return member, ()
     if member.batch is not None and not member.revoking.isdisjoint(member.batch.ranges):
         return member, ()
-    return asking(member, messages.ReleasePartitions(partitions=member.revoking))
+    return state.asking(member, messages.ReleasePartitions(partitions=member.revoking))
 
 
-def reset(member: MemberMachine, now: float) -> Driven:
+def reset(member: state.MemberMachine, now: float) -> state.Driven:
     """Carry out the reset: the sinks first, with their fences before anything is read, then the acknowledgement."""
     view = member.view
     if view is None or view.state not in RESET_STATES or not state.is_well(member) or member.batch is not None:
@@ -79,15 +70,15 @@ def reset(member: MemberMachine, now: float) -> Driven:
             target=view.target,
             skips=view.skips,
         )
-        return asking(replace(member, reset=OwnReset(epoch=view.epoch)), reset)
+        return state.asking(replace(member, reset=state.OwnReset(epoch=view.epoch)), reset)
     if member.reset.found is None or commands.Acknowledge in member.awaited:
         return member, ()
     caller = state.caller(member, view.epoch)
     answer = (commands.AnswerEntries(caller=caller, found=member.reset.found),) if member.reset.found else ()
-    return awaiting(member, commands.Acknowledge), (*answer, commands.Acknowledge(caller=caller))
+    return state.awaiting(member, commands.Acknowledge), (*answer, commands.Acknowledge(caller=caller))
 
 
-def contribute(member: MemberMachine, now: float) -> Driven:
+def contribute(member: state.MemberMachine, now: float) -> state.Driven:
     """Prepare the sinks, then contribute, once nothing of this member runs."""
     view = member.view
     checkpoint = None if view is None else view.checkpoint
@@ -108,8 +99,8 @@ def contribute(member: MemberMachine, now: float) -> Driven:
     if member.contribution.prepared is None or member.contribution.sequence != checkpoint.sequence:
         partitions = frozenset(member.positions)
         prepare = messages.PrepareSinks(sequence=checkpoint.sequence, partitions=partitions)
-        begun = OwnContribution(sequence=checkpoint.sequence, stored=member.contribution.stored)
-        return asking(replace(member, contribution=begun), prepare)
+        begun = state.OwnContribution(sequence=checkpoint.sequence, stored=member.contribution.stored)
+        return state.asking(replace(member, contribution=begun), prepare)
     outside = {p: log for p, log in member.contribution.prepared.bounds.items() if _is_outside(member, view, p, log)}
     if outside:
         # No plan will find it out while the region drains, and no checkpoint can hold it.
@@ -124,17 +115,17 @@ def contribute(member: MemberMachine, now: float) -> Driven:
         committed=member.contribution.prepared.committed,
         bounds=member.contribution.prepared.bounds,
     )
-    return asking(member, part)
+    return state.asking(member, part)
 
 
-def _is_outside(member: MemberMachine, view: MemberRegion, partition: GroupPartition, log: LogBounds) -> bool:
+def _is_outside(member: state.MemberMachine, view: MemberRegion, partition: GroupPartition, log: LogBounds) -> bool:
     position, claim = member.positions.get(partition), view.claims.get(partition)
     if claim is not None and timelines.is_recreated(claim.topic_id, log.topic_id):
         return True
     return position is not None and not log.start <= position <= state.past_skips(view, partition, log.end)
 
 
-def commit(member: MemberMachine, now: float) -> Driven:
+def commit(member: state.MemberMachine, now: float) -> state.Driven:
     """Commit the restore point's offsets, only while assigned; read back they are the commit read-back."""
     view = member.view
     if view is None or view.commit is None or view.commit == member.commit.done or not state.is_well(member):
@@ -145,10 +136,10 @@ def commit(member: MemberMachine, now: float) -> Driven:
     asked = replace(member.commit, since=now, assignment=member.assignment.assignment)
     timeline = member.memory.timeline
     commit = messages.Commit(sequence=view.commit, timeline=timeline, epoch=view.epoch, offsets=offsets)
-    return asking(replace(member, commit=asked), commit)
+    return state.asking(replace(member, commit=asked), commit)
 
 
-def read_back(member: MemberMachine, now: float) -> Driven:
+def read_back(member: state.MemberMachine, now: float) -> state.Driven:
     """Tell the store what Kafka answered to the commit.
 
     A client that was fenced, or whose session was over, has committed nothing, and knows nothing or what Kafka held
@@ -162,7 +153,7 @@ def read_back(member: MemberMachine, now: float) -> Driven:
     if (committed.failed or not committed.offsets) and not is_same:
         return replace(member, commit=replace(member.commit, answer=None)), ()
     member = replace(member, commit=replace(member.commit, answer=None, done=committed.sequence))
-    if not committed.offsets or member.incarnation is None or member.state not in ACTIVE:
+    if not committed.offsets or member.incarnation is None or member.state not in state.ACTIVE:
         return member, ()
     read_back = commands.ReportReadBack(
         sequence=committed.sequence,
@@ -173,7 +164,7 @@ def read_back(member: MemberMachine, now: float) -> Driven:
     return member, (read_back,)
 
 
-def publish(member: MemberMachine, now: float) -> Driven:
+def publish(member: state.MemberMachine, now: float) -> state.Driven:
     """Publish the next complete checkpoint, where it is this member's turn."""
     view = member.view
     if view is None or not view.publish or not state.is_well(member) or commands.ReportPublished in member.awaited:
@@ -181,10 +172,10 @@ def publish(member: MemberMachine, now: float) -> Driven:
     if member.view_is_stale:
         # The view that follows a publication no longer names it; by an old one it would be published twice.
         return member, ()
-    return asking(member, commands.ReportPublished(sequence=view.publish[0], member=member.member))
+    return state.asking(member, commands.ReportPublished(sequence=view.publish[0], member=member.member))
 
 
-def commit_seek(member: MemberMachine, now: float) -> Driven:
+def commit_seek(member: state.MemberMachine, now: float) -> state.Driven:
     """After a reset, tell Kafka where the partitions resumed; a checkpoint's own commit comes first."""
     view = member.view
     if view is None or view.state is not RegionState.RUNNING or not state.is_well(member) or view.commit is not None:

@@ -16,19 +16,10 @@ from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import KcrError, SinkError
 from airflow_kcr.ports import SinkPlace
+from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region.batches import stamp
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    EventNumber,
-    GroupId,
-    GroupPartition,
-    Offset,
-    Range,
-    RegionName,
-    Timeline,
-)
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.folder import Folder
@@ -83,14 +74,14 @@ def brought_up_to_date(
         table.hide([one for one in fresh.undone if one.timeline >= known.timeline])
         _LOG.info("%s: undone by resets, and not in force any more: %s", target, ", ".join(map(str, news)))
     counted = sum(one.last - one.first + 1 for one in fresh.of_newest())
-    where = layout.timeline(Timeline(fresh.timeline), counted)
+    where = layout.timeline(values.Timeline(fresh.timeline), counted)
     if folder.noted(where, fresh) is None:
         raise SinkError(f"{target}: what was undone could not be noted in {folder.uri}/{where}; it is tried again")
     return fresh
 
 
 def _with_news(known: Timelines, ledger: RegionLedger) -> Timelines:
-    news = ledger.timelines(Timeline(known.timeline))
+    news = ledger.timelines(values.Timeline(known.timeline))
     return known if news.timeline < known.timeline else known.followed_by(news.timeline, news.undone)
 
 
@@ -125,12 +116,12 @@ def files_in(folder: Folder, where: str) -> tuple[DataFile, ...]:
     return tuple(DataFile(path=file, bytes=size) for file, size in folder.written(where).items())
 
 
-def revisions_on(folder: Folder, shelf: str) -> dict[CheckpointId, list[EventNumber]]:
+def revisions_on(folder: Folder, shelf: str) -> dict[CheckpointId, list[values.EventNumber]]:
     """Return the revisions that one shelf has something of, by their checkpoints, newest first.
 
     Not each of them is shown, or ever will be.
     """
-    found: dict[CheckpointId, set[EventNumber]] = {}
+    found: dict[CheckpointId, set[values.EventNumber]] = {}
     for name in folder.names(f"{layout.REVISIONS}/{shelf}"):
         revision = layout.revision_of(name) or layout.named_revision(name)
         if revision is not None:
@@ -172,13 +163,13 @@ def newest_first(folder: Folder, timelines: Timelines) -> Iterator[CheckpointId]
 class CheckpointContents(CompleteCheckpoint):
     """What belongs to a complete checkpoint, and what the region has decided about it since."""
 
-    undone_by: Timeline | None
+    undone_by: values.Timeline | None
     undone: tuple[CheckpointId, ...] = ()
     """Earlier checkpoints that a reset has undone and that may have had the output of its batches, oldest first."""
 
 
 def contents(
-    region: Region, batches: Iterable[Batch], sequence: CheckpointNumber, group: GroupId
+    region: Region, batches: Iterable[Batch], sequence: values.CheckpointNumber, group: values.GroupId
 ) -> CheckpointContents:
     """Return what one group has in a complete checkpoint.
 
@@ -197,7 +188,7 @@ def contents(
             f"checkpoint {sequence} of region {region.name} is {'unknown' if checkpoint is None else checkpoint.state}"
         )
     before = _previous(region, sequence)
-    first = CheckpointNumber(0) if before is None else before.sequence
+    first = values.CheckpointNumber(0) if before is None else before.sequence
     counted = tuple(
         AcceptedBatch(
             batch_id=batch.batch,
@@ -220,18 +211,18 @@ def contents(
         batches=counted,
         undone=tuple(
             CheckpointId(row.timeline, row.sequence)
-            for row in region.archive.checkpoints(first=CheckpointNumber(oldest), before=sequence)
+            for row in region.archive.checkpoints(first=values.CheckpointNumber(oldest), before=sequence)
             if row.undone_by is not None
         ),
     )
 
 
-def accepted(batch: Batch) -> dict[GroupPartition, Range]:
+def accepted(batch: Batch) -> dict[values.GroupPartition, values.Range]:
     """Return what is accepted of a batch's ranges: done, and not undone by a later reset."""
     if batch.outcome is not Outcome.DONE:
         return {}
     ends = {p: batch.undone_from.get(p, r.to) for p, r in batch.ranges.items()}
-    return {p: Range(r.from_, ends[p]) for p, r in batch.ranges.items() if ends[p] > r.from_}
+    return {p: values.Range(r.from_, ends[p]) for p, r in batch.ranges.items() if ends[p] > r.from_}
 
 
 class RegionLedger:
@@ -242,24 +233,24 @@ class RegionLedger:
         name: the region's.
     """
 
-    def __init__(self, store: RegionStore, name: RegionName) -> None:
+    def __init__(self, store: RegionStore, name: values.RegionName) -> None:
         self._store, self._name = store, name
 
-    def contents(self, sequence: CheckpointNumber, group: GroupId) -> CheckpointContents:
+    def contents(self, sequence: values.CheckpointNumber, group: values.GroupId) -> CheckpointContents:
         """Return what one group has in a complete checkpoint."""
         with self._asked():
             before = _previous(self._region(), sequence)
-            after = CheckpointNumber(0) if before is None else before.sequence
+            after = values.CheckpointNumber(0) if before is None else before.sequence
             batches = self._store.batches_since(self._name, after, sequence)
             # A reset may have started between the two; what it has undone is then seen in both, or in the batches only.
             return contents(self._region(), batches, sequence, group)
 
-    def undone(self) -> Mapping[CheckpointId, Timeline]:
+    def undone(self) -> Mapping[CheckpointId, values.Timeline]:
         """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
         rows = self.checkpoints().items()
         return {checkpoint: row.undone_by for checkpoint, row in rows if row.undone_by is not None}
 
-    def timelines(self, since: Timeline) -> Timelines:
+    def timelines(self, since: values.Timeline) -> Timelines:
         """Return what a timeline and the later ones have undone, checkpoints that follow each other as one stretch.
 
         Numbers that were burnt by a reset or an aborted checkpoint don't end a stretch: nothing of theirs is in any
@@ -280,21 +271,23 @@ class RegionLedger:
         with self._asked():
             return {CheckpointId(c.timeline, c.sequence): c for c in self._region().archive.checkpoints()}
 
-    def progress(self, timeline: Timeline, group: GroupId) -> Mapping[GroupPartition, Offset]:
+    def progress(
+        self, timeline: values.Timeline, group: values.GroupId
+    ) -> Mapping[values.GroupPartition, values.Offset]:
         """Return up to where one group has done everything in this timeline, since the restore point.
 
         The store refuses to end a batch of an older epoch, so this stands still once a reset has started.
         """
         with self._asked():
-            found: dict[GroupPartition, Offset] = {}
-            restore_point = self._region().restore_sequence or CheckpointNumber(0)
+            found: dict[values.GroupPartition, values.Offset] = {}
+            restore_point = self._region().restore_sequence or values.CheckpointNumber(0)
             for batch in self._store.batches_since(self._name, restore_point):
                 if batch.timeline == timeline and batch.member.group == group:
                     for partition, range_ in accepted(batch).items():
                         found[partition] = max(found.get(partition, range_.to), range_.to)
             return found
 
-    def stamp(self) -> CheckpointNumber:
+    def stamp(self) -> values.CheckpointNumber:
         """Return the sequence that a batch would be stamped with that begins now."""
         with self._asked():
             return stamp(self._region())
@@ -322,7 +315,7 @@ class RegionLedger:
             raise SinkError(f"region {self._name} can't be asked what is accepted: {error}") from error
 
 
-def _previous(region: Region, sequence: CheckpointNumber) -> CheckpointId | None:
+def _previous(region: Region, sequence: values.CheckpointNumber) -> CheckpointId | None:
     """Return the newest published current checkpoint before another one."""
     found = region.archive.newest_published(sequence)
     return None if found is None else CheckpointId(found.timeline, found.sequence)

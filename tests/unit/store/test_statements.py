@@ -9,8 +9,7 @@ import pytest
 
 from airflow_kcr import store
 from airflow_kcr.protocol.region import archive as past
-from airflow_kcr.store import schema_upgrade
-from airflow_kcr.store import regions
+from airflow_kcr.store import regions, schema_upgrade
 from airflow_kcr.store.postgres import archive, history, lag, leases, ledger, region_reads
 from airflow_kcr.store.postgres.statements import Statement
 
