@@ -111,7 +111,6 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     """
     from airflow_kcr.api import OutputComparison, RecomputationView, Region
     from airflow_kcr.api.recomputations import Replace
-    from airflow_kcr.driver.recompute import RecomputeRun
     from airflow_kcr.driver.recompute import recompute as recomputed
 
     if [checkpoint, run, after].count(None) != 2 or (after is None) != (up_to is None):
@@ -124,12 +123,9 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
             handle.recompute(sequence, groups=group or (), request_id=asked, output=wanted)
             for sequence in _sequences(handle, checkpoint, run, after, up_to)
         ]
-        started = RecomputeRun(
-            recomputations=recomputations,
-            spark=member.settings(f"kcr recompute {region}", master, conf, jars, connector),
-            reading=options.settings_of(read_option),
-        )
-        views = recomputed(found, started, start_within=start_within)
+        spark = member.settings(f"kcr recompute {region}", master, conf, jars, connector)
+        reading = options.settings_of(read_option)
+        views = recomputed(found, recomputations, spark, reading, start_within=start_within)
         for view in views if into is None and compare is None else ():
             send_checkpoint(handle, view.checkpoint.sequence, dag_run)
     if compare is None:

@@ -106,21 +106,11 @@ RESETS_WITHIN: Final = timedelta(minutes=10)
 """How long output that is ready waits for resets of the region to be over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecomputeRun:
-    """What is recomputed, and how Spark is started for it."""
-
-    recomputations: Sequence[RegionRecomputation]
-    """Of one region, at least one: one after the other, in one application."""
-
-    spark: SparkSettings
-    reading: Mapping[str, str] = field(default_factory=dict)
-    """Options of Spark's Kafka connector, over those of the project."""
-
-
 def recompute(
     store: RegionStore,
-    run: RecomputeRun,
+    recomputations: Sequence[RegionRecomputation],
+    spark: SparkSettings,
+    reading: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
     *,
     start_within: timedelta = START_WITHIN,
@@ -129,7 +119,9 @@ def recompute(
 
     Args:
         store: where the region is.
-        run: what is wanted.
+        recomputations: of one region, at least one: one after the other, in one application.
+        spark: how Spark is started for them.
+        reading: options of Spark's Kafka connector, over those of the project.
         environ: where references of the spec are looked up; it says which task this works for, where it does.
         start_within: how long it waits while the store, a broker or a sink's database is away, or another recomputation
             of the checkpoint is at work.
@@ -142,7 +134,7 @@ def recompute(
         SinkError: a sink refused; the message says whether anything was replaced.
     """
     log_to(Console(stderr=True))
-    region = run.recomputations[0].region
+    region = recomputations[0].region
     patience = StartPatience(region, start_within)
     watch = Watch(Pulse(environ), end_at_once)
     task = Task.from_environment(environ)
@@ -150,8 +142,8 @@ def recompute(
     done: list[RecomputationView] = []
     listener = None if task is None else sys.stdout
     with watchdog.watching(), watch.watching(), handled(_end, signal.SIGTERM), ExitStack() as stack:
-        application = _Application(run.spark, watch, stack, listener)
-        for recomputation in run.recomputations:
+        application = _Application(spark, watch, stack, listener)
+        for recomputation in recomputations:
             known = patience.answered(recomputation.done)
             if known is not None:
                 done.append(known)
@@ -161,7 +153,7 @@ def recompute(
             begun = started(recomputation, tuple(found.parts), wanted, patience, start_within)
             try:
                 with ExitStack() as held:
-                    its = _Recomputing(store, recomputation, found, begun.number, application, run.reading, held)
+                    its = _Recomputing(store, recomputation, found, begun.number, application, reading, held)
                     done.append(recomputation.finish(its.carried_out(), its.comparisons, its.tables))
             except BaseException as error:
                 _give_up(recomputation, error)

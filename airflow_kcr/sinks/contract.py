@@ -67,13 +67,17 @@ class Sink(ABC):
         return self.owner.name
 
     @abstractmethod
-    def take(self, store: RegionStore) -> None:
-        """Find the place in order now that Spark runs, and note whose output is there; for the sinks of members here.
+    def check(self) -> None:
+        """Find the place in order now that Spark runs, and note whose output is there; may be repeated.
 
         Raises:
             ConfigurationError: it can't be written to, or is another sink's.
             SinkError: it can't be reached.
         """
+
+    def take(self, store: RegionStore) -> None:
+        """Find the place in order as a sink of members of this process; as `check`."""
+        self.check()
 
     @abstractmethod
     def reset(self, order: ResetSinks) -> Mapping[values.GroupPartition, values.Offset | None]:
@@ -84,14 +88,9 @@ class Sink(ABC):
             SinkAhead: the place has seen a later epoch or timeline.
         """
 
-    @abstractmethod
     def claim(self) -> None:
-        """Find the place in order for recomputations that write elsewhere, and mark it as theirs.
-
-        Raises:
-            ConfigurationError: it can't be written to, or has the output of another sink.
-            SinkError: it can't be reached.
-        """
+        """Find the place in order for recomputations that write elsewhere, and mark it as theirs; as `check`."""
+        self.check()
 
     def prepare(self, sequence: values.CheckpointNumber) -> None:  # noqa: B027 (nothing is what most do)
         """Make durable what it holds; of a sink whose batches are durable as they end, nothing."""

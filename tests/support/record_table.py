@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from airflow_kcr.protocol.region.archive import Stretch
 from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
-from airflow_kcr.sinks.files.layout import Manifest, Undone
+from airflow_kcr.sinks.files.layout import Manifest
 from airflow_kcr.sinks.files.tables import Table
 from tests.support.sink_files import LocalFolder, Record, records_in
 
@@ -68,13 +69,11 @@ class RecordTable(Table):
         self.kill("replaced")
         return ()
 
-    def hide(self, undone: Collection[Undone]) -> None:
+    def hide(self, undone: Collection[Stretch]) -> None:
         """Take checkpoints out."""
         assert self._committed(f"hide {', '.join(map(str, undone))}", self.seen())
         for checkpoint in list(self.rows.checkpoints):
-            if any(
-                checkpoint.timeline < one.timeline and one.first <= checkpoint.sequence <= one.last for one in undone
-            ):
+            if any(checkpoint.timeline < one.by and one.first <= checkpoint.sequence <= one.last for one in undone):
                 del self.rows.checkpoints[checkpoint]
         self.kill("hidden")
 

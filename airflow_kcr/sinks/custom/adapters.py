@@ -18,7 +18,6 @@ from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.frames import with_coordinates
 from airflow_kcr.spark.causes import WORDS, essential_line
 from airflow_kcr.spark.context import BatchContext
-from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,18 +40,13 @@ class MemberCustomSink(Sink):
         """Whether the sink says that it refuses an older epoch by itself."""
         return self.sink.fenced
 
-    def take(self, store: RegionStore) -> None:
+    def check(self) -> None:
         """Have it check its target, and note there whose output it is.
 
         Raises:
             ConfigurationError: it says that it can't work.
             SinkError: its target can't be reached.
         """
-        with unusable(self.owner):
-            self.sink.check(self.owner)
-
-    def claim(self) -> None:
-        """Have it check its target, and note there whose output it is; see `take`."""
         with unusable(self.owner):
             self.sink.check(self.owner)
 

@@ -23,7 +23,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.folder import Folder
-from airflow_kcr.sinks.files.layout import DataFile, FileTarget, Manifest, Timelines, Undone
+from airflow_kcr.sinks.files.layout import DataFile, FileTarget, Manifest, Timelines
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def brought_up_to_date(
         return known
     news = [one for one in fresh.undone if one not in known.undone]
     if news:
-        table.hide([one for one in fresh.undone if one.timeline >= known.timeline])
+        table.hide([one for one in fresh.undone if one.by >= known.timeline])
         _LOG.info("%s: undone by resets, and not in force any more: %s", target, ", ".join(map(str, news)))
     counted = sum(one.last - one.first + 1 for one in fresh.of_newest())
     where = layout.timeline(values.Timeline(fresh.timeline), counted)
@@ -263,8 +263,7 @@ class RegionLedger:
             region = self._region()
             if since > region.timeline:
                 return Timelines()
-            found = region.archive.stretches(since)
-            return Timelines(timeline=region.timeline, undone=tuple(Undone(s.by, s.first, s.last) for s in found))
+            return Timelines(timeline=region.timeline, undone=region.archive.stretches(since))
 
     def checkpoints(self) -> Mapping[CheckpointId, Checkpoint]:
         """Return every checkpoint that the store remembers."""

@@ -33,11 +33,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, Self, cast
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.ports import SinkPlace
 from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.region.archive import Stretch
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId, CompleteCheckpoint
 from airflow_kcr.sinks.contract import SinkOwner
@@ -369,19 +370,6 @@ class Manifest(Document):
         return mine == (other.owner, other.checkpoint, other.digest, other.batches)
 
 
-class Undone(NamedTuple):
-    """Checkpoints that followed each other, and that one timeline has undone."""
-
-    timeline: int
-    """The timeline; the checkpoints are of earlier ones."""
-
-    first: int
-    """The first checkpoint's sequence."""
-
-    last: int
-    """The last checkpoint's sequence."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timelines(Document):
     """What the timelines up to one have undone: by it alone a reader knows which checkpoints are in force."""
@@ -389,25 +377,25 @@ class Timelines(Document):
     timeline: int = 0
     """The newest timeline; 0: none was noted yet."""
 
-    undone: tuple[Undone, ...] = ()
+    undone: tuple[Stretch, ...] = ()
     """In the order of timelines, then of checkpoints."""
 
     def superseded_by(self, sequence: int) -> int | None:
         """Return the timeline that has undone a checkpoint; None: the checkpoint is in force, if there is one."""
-        return next((one.timeline for one in self.undone if one.first <= sequence <= one.last), None)
+        return next((one.by for one in self.undone if one.first <= sequence <= one.last), None)
 
-    def of_newest(self) -> tuple[Undone, ...]:
+    def of_newest(self) -> tuple[Stretch, ...]:
         """Return what the newest timeline has undone."""
-        return tuple(one for one in self.undone if one.timeline == self.timeline)
+        return tuple(one for one in self.undone if one.by == self.timeline)
 
-    def followed_by(self, timeline: int, undone: Iterable[Undone]) -> Self:
+    def followed_by(self, timeline: int, undone: Iterable[Stretch]) -> Self:
         """Return what is known once more is.
 
         Args:
             timeline: the newest one now; the same one where it has undone more.
             undone: all that this and the timelines between have undone.
         """
-        earlier = (one for one in self.undone if one.timeline < self.timeline)
+        earlier = (one for one in self.undone if one.by < self.timeline)
         return type(self)(timeline=timeline, undone=(*earlier, *undone))
 
 

@@ -34,7 +34,6 @@ from airflow_kcr.sinks.files.frames import Rewriter, rows_of, with_coordinates
 from airflow_kcr.sinks.files.layout import LAYOUT, PARQUET, BatchList, FileTarget, Manifest, Marker, Retired, Timelines
 from airflow_kcr.sinks.files.revisions import FileRevision, replaced
 from airflow_kcr.sinks.files.tables import NO_TABLE, Table
-from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,11 +109,6 @@ class FileSink(Sink):
         self._checked_in: Epoch | None = None
         self._known: Timelines | None = None
 
-    def take(self, store: RegionStore) -> None:
-        """Claim the folder; see `check`."""
-        self.check()
-        _LOG.info("%s writes to %s", self.target, self.folder.uri)
-
     def check(self) -> None:
         """Check that the folder can be written to and isn't another sink's, and claim it; may be repeated.
 
@@ -131,6 +125,7 @@ class FileSink(Sink):
                     "put it back, or name another folder"
                 )
             self._table.check()
+        _LOG.info("%s writes to %s", self.target, self.folder.uri)
 
     def claim(self) -> None:
         """Check that the folder can be written to, and mark it as one that no batch of a member ever writes to."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from airflow_kcr.protocol.region.archive import Stretch
 from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files.columns import Columns
 from airflow_kcr.sinks.files.folder import Folder
-from airflow_kcr.sinks.files.layout import Manifest, Undone
+from airflow_kcr.sinks.files.layout import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
@@ -111,7 +112,7 @@ class Table:
         """Return what the table has of a manifest that it was given before."""
         return ()
 
-    def hide(self, undone: Collection[Undone]) -> None:
+    def hide(self, undone: Collection[Stretch]) -> None:
         """Take the rows of checkpoints out of the table, and keep earlier readers of the ledger from showing them.
 
         Args:

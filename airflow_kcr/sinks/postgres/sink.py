@@ -84,10 +84,6 @@ class PostgresSink(Sink):
         """Note where it writes to."""
         store.take(self.owner.region, self.where)
 
-    def claim(self) -> None:
-        """Find the table in order; the fence notes whose rows are in it."""
-        self.check()
-
     @property
     def where(self) -> SinkPlace:
         """Where it writes to, as the store notes it."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.protocol.region.archive import Stretch
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.checkpoints import CheckpointId
@@ -24,7 +25,7 @@ from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.columns import Columns, ColumnsOfTable
 from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, revisions_on, shelves, timelines_in
 from airflow_kcr.sinks.files.folder import Folder
-from airflow_kcr.sinks.files.layout import FileTarget, Manifest, Undone
+from airflow_kcr.sinks.files.layout import FileTarget, Manifest
 from airflow_kcr.sinks.files.tables import Table
 from airflow_kcr.sinks.tables.columns import TableColumn, fitted
 from airflow_kcr.sinks.tables.labels import BATCH, Labels, label_of
@@ -340,7 +341,7 @@ class OwnedTable(Table, ABC, Generic[N]):
         found = self._version(noted, manifest)
         return () if found is None else (found,)
 
-    def hide(self, undone: Collection[Undone]) -> None:
+    def hide(self, undone: Collection[Stretch]) -> None:
         """Delete the rows of undone checkpoints; a commit is made in any case."""
         told = {"kcr.undone": ", ".join(f"{one.first}-{one.last}" for one in undone)}
         change = TableChange(out=self._written_by(self._published(undone)), told=told)
@@ -388,12 +389,12 @@ class OwnedTable(Table, ABC, Generic[N]):
         why = "this process ends" if self._ending.is_set() else f"others have done so for {TRIED_FOR:.0f} s"
         return SinkError(f"{self._where} could not be committed to: {why}")
 
-    def _published(self, undone: Collection[Undone]) -> list[CheckpointId]:
+    def _published(self, undone: Collection[Stretch]) -> list[CheckpointId]:
         """Return the checkpoints that have a manifest of those that were undone."""
         wanted = {s for one in undone for s in range(one.first // layout.SHELF, one.last // layout.SHELF + 1)}
         there = [shelf for shelf in shelves(self.folder, layout.MANIFESTS) if int(shelf) in wanted]
         found = (c for shelf in there for c in checkpoints_on(self.folder, layout.MANIFESTS, shelf))
-        return sorted(c for c in found for u in undone if c.timeline < u.timeline and u.first <= c.sequence <= u.last)
+        return sorted(c for c in found for u in undone if c.timeline < u.by and u.first <= c.sequence <= u.last)
 
     def _written_by(self, checkpoints: Collection[CheckpointId]) -> Labels:
         """Return what has written the rows of checkpoints."""

@@ -10,7 +10,6 @@ from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Of
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
 from airflow_kcr.sinks.contract import Revision, Sink
 from airflow_kcr.sinks.group import GroupSinks
-from airflow_kcr.store.regions import RegionStore
 from tests.support.runtime_fakes import FakeSinks, p
 
 if TYPE_CHECKING:
@@ -22,11 +21,8 @@ ORDER = ResetSinks(epoch=Epoch(3), timeline=Timeline(2), resume=EMPTY, open={}, 
 class FakeSink(FakeSinks, Sink):
     """A sink that notes what it is asked."""
 
-    def take(self, store: RegionStore) -> None:
+    def check(self) -> None:
         raise AssertionError("it is open already")
-
-    def claim(self) -> None:
-        raise AssertionError("nothing is recomputed")
 
     def write(self, rows: DataFrame, call: BatchCall) -> Callable[[], object]:
         raise AssertionError("nothing is written")

@@ -164,7 +164,7 @@ def declared(spec: RegionSpec, environ: Mapping[str, str] = MappingProxyType({})
 def taken(one: DeclaredCustom) -> MemberCustomSink:
     """Return a sink as a member of its group has it."""
     made = one.made(None, Ledger(contents()))  # type: ignore[arg-type]
-    made.take(None)  # type: ignore[arg-type]
+    made.check()
     return made
 
 
@@ -218,7 +218,7 @@ def test_one_that_can_not_be_made_or_does_not_work_is_refused(
 
 def test_it_is_told_whose_output_it_writes() -> None:
     sink = Told()
-    MemberCustomSink(OWNER, sink, Ledger(contents())).take(None)  # type: ignore[arg-type]
+    MemberCustomSink(OWNER, sink, Ledger(contents())).check()
     assert sink.told == [OWNER]
 
 

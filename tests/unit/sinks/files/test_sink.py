@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
+from airflow_kcr.protocol.region.archive import Stretch
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, RegionId, RegionName
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.layout import Marker, Undone
+from airflow_kcr.sinks.files.layout import Marker
 from tests.support.driver import Driver
 from tests.support.scripts import running
 from tests.support.sink_files import SCHEMA, Files, LocalFolder
@@ -192,7 +193,7 @@ class TestResets:
         reset_done(files)
         assert set(files.manifests()) == {first}
         assert files.undone() == {second: undone}
-        assert files.timelines().undone == (Undone(files.driver.region.timeline, second, drained),)
+        assert files.timelines().undone == (Stretch(files.driver.region.timeline, second, drained),)
         both(files)
         third = files.checkpoint("n3")
         assert files.manifests()[third].previous == str(files.manifests()[first].checkpoint)
