@@ -83,10 +83,12 @@ def times(evidence: Evidence) -> CheckFindings:
     for clash in check(timeouts, static=static, limits=limits or BROKER_DEFAULTS):
         yield failed(str(clash))
     session = f"session {_seconds(timeouts.session_timeout(static=static))}"
+    also = "; it speaks protocol: consumer, too" if GroupProtocol.CONSUMER in (evidence.times.protocols or ()) else ""
     yield fine(
         f"{session}; Kafka's own limits are assumed, as this client may not read the broker's"
         if limits is None
-        else f"{session}, the broker accepts {_seconds(limits.shortest_session)} to {_seconds(limits.longest_session)}"
+        else f"{session}, the broker accepts {_seconds(limits.shortest_session)} to "
+        f"{_seconds(limits.longest_session)}{also}"
     )
 
 

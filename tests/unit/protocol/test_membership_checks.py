@@ -273,6 +273,9 @@ def test_a_session_is_told_with_the_brokers_limits_and_without_them_kafkas_own_a
     limits = BrokerLimits(shortest_session=timedelta(seconds=6), longest_session=timedelta(seconds=300))
     check = here.check(Question.TIMES, here.evidence(times=BrokerTimes(limits=limits)))
     assert check.detail == "session 120 s, the broker accepts 6 s to 300 s"
+    both = BrokerTimes(limits=limits, protocols=frozenset({"classic", "consumer"}))
+    said = here.check(Question.TIMES, here.evidence(times=both)).detail
+    assert said == "session 120 s, the broker accepts 6 s to 300 s; it speaks protocol: consumer, too"
 
 
 def test_where_the_broker_decides_its_protocol_and_its_times_are_what_counts() -> None:
