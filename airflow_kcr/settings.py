@@ -75,7 +75,21 @@ def secrets_in(settings: Mapping[str, str]) -> tuple[str, ...]:
 
 # Kafka client settings
 
-_SHOWN: Final = frozenset({"bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id"})
+AUTH: Final = "auth"
+"""The setting that is ours: by which named login of a managed service both clients get in."""
+
+AUTH_REGION: Final = "auth.region"
+AUTH_ROLE: Final = "auth.role.arn"
+
+AUTHS: Final[Mapping[str, tuple[str, ...]]] = {"msk_iam": (AUTH_REGION, AUTH_ROLE), "google": ()}
+"""The named logins, and the settings of each."""
+
+_SHOWN: Final = frozenset(
+    {
+        *("bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id"),
+        *(AUTH, AUTH_REGION, AUTH_ROLE),
+    }
+)
 """Settings that can't hold a secret and help a reader; all others are shown by name only."""
 
 _COMMITS: Final = "Kafka is committed only at checkpoints, by the region"
@@ -160,11 +174,29 @@ def refusals(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     Args:
         settings: by name; values are compared as text, in lower case.
     """
-    return tuple(
-        (name, f"is refused: {REFUSED[name][1]}")
-        for name, value in settings.items()
-        if name in REFUSED and str(value).lower() != REFUSED[name][0]
+    return (
+        *(
+            (name, f"is refused: {REFUSED[name][1]}")
+            for name, value in settings.items()
+            if name in REFUSED and str(value).lower() != REFUSED[name][0]
+        ),
+        *_auth_refusals(settings),
     )
+
+
+def _auth_refusals(settings: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a named login, or contradicts it."""
+    auth = settings.get(AUTH)
+    if auth is not None and auth not in AUTHS:
+        yield AUTH, f"is refused: there is no such login; write one of {', '.join(AUTHS)}, or settings of your own"
+        return
+    for name, value in settings.items():
+        if name.startswith(f"{AUTH}.") and name not in AUTHS.get(auth or "", ()):
+            yield name, f"is refused: {'no auth is given' if auth is None else f'auth: {auth} does not have it'}"
+        elif auth is not None and name.startswith("sasl."):
+            yield name, f"is refused: auth: {auth} says how both clients log in; leave it out"
+        elif auth is not None and name == "security.protocol" and not str(value).upper().startswith("SASL_"):
+            yield name, f"is refused: auth: {auth} logs in by SASL; leave it out, it is SASL_SSL"
 
 
 def connection_settings(values: Mapping[str, object], where: str) -> dict[str, str]:

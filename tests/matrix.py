@@ -129,7 +129,7 @@ VALUES = (
         for line in ("4.0", "4.1", "4.2")
     ),
     *(Value(axis="Python", version=version, tests=CORE, python=version) for version in ("3.11", "3.12", "3.13")),
-    *(kafka(version) for version in ("3.9.1", "4.1.1", "4.2.0", "4.3.1")),
+    *(kafka(version) for version in ("3.9.1", "4.1.1", "4.2.0", "4.3.1", "4.4.0")),
     *(postgres(version) for version in ("14.19", "15.14", "16.10", "17.6", "18.0")),
     *(
         Value(axis="Airflow", version=line, tests=EDGE, requirements=(f"apache-airflow=={line}.*",))

@@ -23,12 +23,14 @@ from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.runs import RegionRun
 from airflow_kcr.api.verdict import HistoryKeeper
+from airflow_kcr.driver.logins import session_for
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import Parts, StartFailures, load
 from airflow_kcr.driver.task import RunningApplication, process_state
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.control import ControlConsumer
+from airflow_kcr.kafka.logins import advice
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import PREFIX, admin_settings, client_id, member_settings, spark_options, subscription
 from airflow_kcr.ports import Membership, MembershipListener
@@ -47,7 +49,7 @@ from airflow_kcr.spark.executors import Executors
 from airflow_kcr.spark.pipelines import imports_of, warm_up
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import LARGEST_FETCH, Source, fetch_within, held
-from airflow_kcr.spark.session import SparkSettings, executor_memory, open_session, stop_session
+from airflow_kcr.spark.session import SparkSettings, executor_memory, stop_session
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences, stored_spec
 from airflow_kcr.store.regions import RegionStore
 
@@ -333,7 +335,8 @@ def _session(prepared: Prepared, partitions: Mapping[GroupId, int]) -> SparkSess
     run, settings = prepared.run, prepared.run.spark
     consumers = settings.consumers or sum(partitions[member.group] for member in run.members)
     packages = (*settings.packages, *spark_packages(prepared.spec, run.groups))
-    return open_session(replace(settings, consumers=consumers, packages=packages))
+    clusters = (parts.kafka for parts in prepared.parts.values())
+    return session_for(replace(settings, consumers=consumers, packages=packages), clusters)
 
 
 def fetch_for(groups: str, partitions: int, memory: int) -> int:
@@ -431,6 +434,7 @@ def source_of(prepared: Prepared, member: MemberId) -> Source:
         options=prepared.run.reading,
         fetch=prepared.fetch,
         ends_within=prepared.spec.rules().timeouts.process_end_limit,
+        login=advice(prepared.parts[member.group].kafka, in_spark=True),
     )
 
 

@@ -17,20 +17,28 @@ from typing import Final
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.regions import client_settings, connect, store_url
 from airflow_kcr.api.validation import Readable, validate
+from airflow_kcr.driver.logins import log_in
 from airflow_kcr.errors import KcrError, ToolMissing
+from airflow_kcr.kafka.logins import Login, Mechanism, mechanism_of
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.lifecycle import declare
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.state import Region, Spec
+from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionName, region_name
+from airflow_kcr.settings import AUTH
 from airflow_kcr.sinks.group import checked_sinks
 from airflow_kcr.spark.launch import require_pyspark, sound_java
 from airflow_kcr.spark.pipelines import load_pipeline
+from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.postgres.connections import Server, server_at
 
 OLDEST_AIRFLOW: Final = (3, 3)
+
+SPARK: Final = SparkSettings(app_name="kcr doctor", master="local[1]")
+"""With which Spark is started where its own login is tried."""
 
 SKEW: Final = timedelta(seconds=2)
 """How far the clocks of this machine and of the store may differ: leases use the store's clock, but a record's time is
@@ -50,7 +58,10 @@ class Diagnosis:
 
 
 def examine(
-    spec: RegionSpec | None, given_store: str | None, environ: Mapping[str, str] = os.environ
+    spec: RegionSpec | None,
+    given_store: str | None,
+    environ: Mapping[str, str] = os.environ,
+    spark: SparkSettings = SPARK,
 ) -> Iterator[Diagnosis]:
     """Yield what is found, one line after the other; nothing is changed anywhere.
 
@@ -58,6 +69,7 @@ def examine(
         spec: of the region whose members are to run; None: only the environment is checked.
         given_store: the store's URL; None: there is no store to check.
         environ: where Java is found, and the variables that the spec names.
+        spark: with which Spark is started where its own login is tried.
     """
     yield _of_machine("python", lambda: (CheckVerdict.OK, platform.python_version()))
     yield _of_machine("spark", _spark)
@@ -71,6 +83,7 @@ def examine(
     reachable = given_store if store is not None and store.verdict is not CheckVerdict.FAILED else None
     for group in spec.groups:
         yield from _of_group(spec, GroupId(group.group_id), reachable, environ)
+        yield from _logins(spec, GroupId(group.group_id), environ, spark)
 
 
 def _of_machine(check: str, probe: Callable[[], tuple[CheckVerdict, str]]) -> Diagnosis:
@@ -186,6 +199,30 @@ def _sinks(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]) -> tupl
     return CheckVerdict.OK, ", ".join(
         f"{sink.name} ({sink.kind})" for sink in spec.group(group).sinks
     ) or "none declared"
+
+
+def _logins(spec: RegionSpec, group: GroupId, environ: Mapping[str, str], spark: SparkSettings) -> Iterator[Diagnosis]:
+    """Yield how each of the two clients gets in by a named login; where there is none, both have what is written."""
+    try:
+        kafka = client_settings(spec, group, environ)
+    except KcrError:
+        return  # said already
+    mechanism = mechanism_of(kafka)
+    if mechanism is not None:
+        yield _diagnosis(group, "login", lambda: _of_librdkafka(mechanism, kafka))
+        yield _diagnosis(group, "spark_login", lambda: _of_spark(spark, kafka, spec.rules().groups[group]))
+
+
+def _of_librdkafka(mechanism: Mechanism, kafka: Mapping[str, str]) -> tuple[CheckVerdict, str]:
+    _, until, who = Login(mechanism, kafka)("")
+    left = until - datetime.now(UTC).timestamp()
+    whose = f" of {who}" if who else ""
+    return CheckVerdict.OK, f"auth: {mechanism.name}: librdkafka has a token{whose} for {left:.0f} s"
+
+
+def _of_spark(spark: SparkSettings, kafka: Mapping[str, str], rules: GroupRules) -> tuple[CheckVerdict, str]:
+    found = log_in(spark, kafka, rules)
+    return CheckVerdict.OK, f"auth: {kafka[AUTH]}: Kafka's Java client, in Spark here, sees {found} partition(s)"
 
 
 def _checks(store: Readable, spec: RegionSpec, group: GroupId) -> Iterator[Diagnosis]:

@@ -42,6 +42,7 @@ from airflow_kcr.driver.application import (
     fetch_for,
     of_each_cluster,
 )
+from airflow_kcr.driver.logins import session_for
 from airflow_kcr.driver.parent_watchdog import ParentWatchdog
 from airflow_kcr.driver.parts import Parts, load, sentence
 from airflow_kcr.driver.process import end_at_once, handled, log_to
@@ -57,6 +58,7 @@ from airflow_kcr.errors import (
     ResetInProgress,
     StoreError,
 )
+from airflow_kcr.kafka.logins import advice
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
@@ -87,7 +89,7 @@ from airflow_kcr.spark.comparison import compared, require_key
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import Source
-from airflow_kcr.spark.session import SparkSettings, executor_memory, open_session, stop_session
+from airflow_kcr.spark.session import SparkSettings, executor_memory, stop_session
 from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.regions import RegionStore
 
@@ -191,7 +193,8 @@ class _Application:
             settings = self._settings
             packages = (*settings.packages, *spark_packages(found.spec, found.parts))
             consumers = settings.consumers or partitions
-            self._spark = open_session(replace(settings, consumers=consumers, packages=packages))
+            clusters = (parts.kafka for parts in found.parts.values())
+            self._spark = session_for(replace(settings, consumers=consumers, packages=packages), clusters)
             self._stack.callback(stop_session, self._spark)
             if self._listener is not None:
                 tell(self._listener, application_of(self._spark).line())
@@ -492,6 +495,7 @@ class _Recomputing:
             options=self._reading,
             fetch=fetch_for(f"group {group}", len(ranges), executor_memory(spark)),
             ends_within=self._times.process_end_limit,
+            login=advice(parts.kafka, in_spark=True),
         )
         engine = SparkEngine(
             spark,

@@ -24,6 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError
 from airflow_kcr.kafka.failures import IMPOSTER, Kind, described, is_about_token, is_token_refused, kind, of
+from airflow_kcr.kafka.logins import advice
 from airflow_kcr.kafka.settings import bootstrap_servers, made
 from airflow_kcr.settings import KafkaSettings
 
@@ -102,14 +103,15 @@ class AdminCalls:
         settings: from `settings.admin_settings`.
 
     Raises:
-        ConfigurationError: the client doesn't take the settings.
+        ConfigurationError: the client doesn't take the settings, or its named login gets no token.
+        BrokerUnavailable: who gives tokens does not answer.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         # What the client calls back knows nothing of its owner: in a ring, only garbage collection would end them.
-        self._notes = notes = _Notes()
-        self._client = made(lambda: AdminClient({**settings, "error_cb": notes.note}), settings)  # type: ignore[dict-item]
+        self._notes = _Notes()
+        self._client = made(AdminClient, settings, self._notes.note)  # type: ignore[arg-type]
 
     def answer(self, *questions: BrokerQuestion[Any, Any], timeout: timedelta) -> None:
         """Ask until every key is answered.
@@ -204,7 +206,7 @@ class AdminCalls:
         if error.code() in IMPOSTER:
             return CredentialsRefused(
                 f"the brokers at {servers} do not let the client in: {described(error, self._settings)}; "
-                "check security.protocol and the sasl and ssl settings"
+                f"{advice(self._settings)}"
             )
         return CredentialsRefused(
             f"the brokers at {servers} do not allow {what}: {described(error, self._settings)}; grant that right"

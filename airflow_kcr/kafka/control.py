@@ -159,14 +159,15 @@ class ControlConsumer:
         listener: hears what happens, in the event thread.
 
     Raises:
-        ConfigurationError: the client doesn't take the settings.
+        ConfigurationError: the client doesn't take the settings, or its named login gets no token.
+        BrokerUnavailable: who gives tokens does not answer.
     """
 
     def __init__(
         self, settings: KafkaSettings, *, group: GroupId, topics: Sequence[str], listener: MembershipListener
     ) -> None:
         self._settings, self._group, self._topics, self._listener = settings, group, tuple(topics), listener
-        self._group_consumer: GroupConsumer | None = self._made()
+        self._group_consumer: GroupConsumer | None = GroupConsumer(settings, group, self._drain)
         self._drains_within = int(settings.get("max.poll.interval.ms", _MAX_POLL)) / 1000 * DRAIN_SHARE
         self._going = threading.Event()
         self._asks_again_at: float | None = None
@@ -333,7 +334,14 @@ class ControlConsumer:
         return self._group_consumer
 
     def _made(self) -> GroupConsumer:
-        return GroupConsumer(self._settings, self._group, self._drain)
+        """Return another client; while there is no token to log in with, which may heal, it is asked for again."""
+        while True:
+            try:
+                return GroupConsumer(self._settings, self._group, self._drain)
+            except (BrokerUnavailable, CredentialsRefused) as error:
+                self._complain(error.message)
+                if self._going.wait(ASK_AGAIN):
+                    raise
 
     def _join(self) -> None:
         self._asks_again_at = None

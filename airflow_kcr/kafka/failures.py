@@ -15,6 +15,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from airflow_kcr.kafka.logins import NOT_GIVEN
 from airflow_kcr.kafka.settings import without_secrets
 
 
@@ -139,7 +140,7 @@ def is_about_token(error: KafkaError) -> bool:
 
 def is_token_refused(error: KafkaError) -> bool:
     """Whether the token endpoint answered, and gives this client none; else it is away, or broken."""
-    return is_about_token(error) and _NO_CLIENT.search(error.str()) is not None
+    return is_about_token(error) and (NOT_GIVEN in error.str() or _NO_CLIENT.search(error.str()) is not None)
 
 
 def kind(error: KafkaError) -> Kind:

@@ -19,12 +19,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.floods import unflooded
+from airflow_kcr.kafka import logins
+from airflow_kcr.kafka.logins import OnError
 from airflow_kcr.protocol.rules import Assignor, GroupProtocol, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import MemberId, RegionName
 from airflow_kcr.settings import BROKERS_OWN, KafkaSettings, is_secret, names_secret, refusals
 
-OnError: TypeAlias = Callable[[KafkaError], None]
 OnCommit: TypeAlias = Callable[[KafkaError | None, list[TopicPartition]], None]
 T = TypeVar("T")
 
@@ -45,23 +46,27 @@ def make_consumer(settings: KafkaSettings, on_error: OnError, on_commit: OnCommi
         on_commit: hears the answers to asynchronous commits; called in the thread that polls.
 
     Raises:
-        ConfigurationError: the client doesn't take the settings.
+        ConfigurationError: the client doesn't take the settings, or its named login gets no token.
+        BrokerUnavailable: who gives tokens does not answer.
     """
-    return made(lambda: Consumer({**settings, "error_cb": on_error, "on_commit": on_commit}, logger=_log), settings)
+    return made(lambda whole: Consumer({**whole, "on_commit": on_commit}, logger=_log), settings, on_error)
 
 
-def made(make: Callable[[], T], settings: KafkaSettings) -> T:
+def made(make: Callable[[dict[str, object]], T], settings: KafkaSettings, on_error: OnError) -> T:
     """Return the client that is made.
 
     Args:
-        make: makes it.
-        settings: with which; their values stay out of the message.
+        make: makes it, of the client's own settings.
+        settings: from here; their values stay out of the message.
+        on_error: hears of connections and authentication.
 
     Raises:
-        ConfigurationError: the client doesn't take the settings.
+        ConfigurationError: the client doesn't take the settings, or its named login gets no token.
+        BrokerUnavailable: who gives tokens does not answer.
     """
+    whole = logins.client_settings(settings, on_error)
     try:
-        return make()
+        return make(whole)
     except (KafkaException, TypeError, ValueError) as error:
         # The client's exception is no cause to be shown: it may repeat a value.
         why = without_secrets(str(error), settings)
@@ -346,9 +351,12 @@ def spark_options(settings: Mapping[str, str]) -> dict[str, str]:
     java = {**_FORGOTTEN, **{_SAME[name]: value for name, value in settings.items() if name in _SAME}}
     if java[_IDLE] == "0":
         java[_IDLE] = "-1"  # what turns it off in Java
-    security = settings.get("security.protocol", "plaintext").upper()
+    named = logins.mechanism_of(settings)
+    security = settings.get("security.protocol", "plaintext" if named is None else "sasl_ssl").upper()
     java["security.protocol"] = security
-    if security.startswith("SASL_"):
+    if named is not None:
+        java |= _named_login(named, settings)
+    elif security.startswith("SASL_"):
         java |= _sasl(settings)
     if security.endswith("SSL"):
         java |= _ssl(settings)
@@ -372,6 +380,14 @@ def _sasl(settings: Mapping[str, str]) -> dict[str, str]:
             f"write one of {', '.join(sorted(known))}"
         )
     return {"sasl.mechanism": mechanism, **known[mechanism](settings)}
+
+
+def _named_login(mechanism: logins.Mechanism, settings: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": _jaas(_OAUTH, mechanism.jaas(settings)),
+        "sasl.login.callback.handler.class": mechanism.callback,
+    }
 
 
 def _password(settings: Mapping[str, str], module: str) -> dict[str, str]:
@@ -399,7 +415,8 @@ def _oauth(settings: Mapping[str, str]) -> dict[str, str]:
     if settings.get("sasl.oauthbearer.method", "default").lower() != "oidc":
         raise ConfigurationError(
             "Kafka settings that Spark's client can't be given: sasl.mechanism OAUTHBEARER with tokens from "
-            "a callback; write sasl.oauthbearer.method: oidc with client id, client secret and token endpoint"
+            "a callback; write sasl.oauthbearer.method: oidc with client id, client secret and token endpoint, or auth "
+            "for Amazon MSK (msk_iam) and Google's Managed Kafka (google)"
         )
     needed = ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.token.endpoint.url")
     missing = [name for name in needed if not settings.get(name)]
@@ -452,7 +469,7 @@ def _own_certificate(settings: Mapping[str, str]) -> dict[str, str]:
 
 def _jaas(module: str, options: Mapping[str, str]) -> str:
     """Return one line of a login configuration, read by Java's StreamTokenizer: quoted text with its escapes."""
-    return f"{module} required " + " ".join(f"{name}={_quoted(value)}" for name, value in options.items()) + ";"
+    return " ".join([module, "required", *(f"{name}={_quoted(value)}" for name, value in options.items())]) + ";"
 
 
 def _quoted(text: str) -> str:

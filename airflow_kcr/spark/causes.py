@@ -109,6 +109,12 @@ def java_chain(error: BaseException) -> Iterator[JavaObject]:
             return
 
 
+def is_login(error: BaseException) -> bool:
+    """Whether Kafka's client in Spark had no login, or brokers didn't let it in."""
+    names = (str(throwable.getClass().getName()) for throwable in java_chain(error))
+    return any(name == _LOGIN or name.endswith(".SaslAuthenticationException") for name in names)
+
+
 def of_postgres(error: BaseException) -> JavaObject | None:
     """Return what the JDBC driver of Postgres threw, if that is behind an error."""
     return next((one for one in java_chain(error) if one.getClass().getName() == _POSTGRES), None)

@@ -22,7 +22,7 @@ from airflow_kcr.errors import BatchCancelled, BatchError, BatchFailed, KcrError
 from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.values import BatchId
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.causes import OUTSIDE, WORDS, condition_of, conditions, essential_line, java_chain
+from airflow_kcr.spark.causes import OUTSIDE, WORDS, condition_of, conditions, essential_line, is_login, java_chain
 from airflow_kcr.spark.context import BatchContext, SinkWriter, finish
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.reads import Reader, Source
@@ -94,6 +94,7 @@ class SparkEngine:
         writers: Callable[[BatchCall], Mapping[str, SinkWriter]] = lambda call: {},
     ) -> None:
         self._spark = member_session(spark)
+        self._source = source
         self._pipeline = pipeline
         self._reader = Reader(self._spark, source)
         self._writers = writers
@@ -239,7 +240,7 @@ class SparkEngine:
     def _outcome(self, running: _Running, context: BatchContext, error: BaseException) -> BatchError:
         if running.cancelled.is_set():
             return BatchCancelled(f"{context} was cancelled")
-        return failure(error, str(context))
+        return failure(error, str(context), self._source.login)
 
     def _closed(self, running: _Running) -> None:
         """Let nothing of the batch begin any more, and wait until nothing of it runs."""
@@ -462,12 +463,13 @@ class EngineLost(KcrError):
     """Spark's JVM has gone, or its context was stopped; no batch can run in this process any more."""
 
 
-def failure(error: BaseException, what: str) -> BatchFailed:
+def failure(error: BaseException, what: str, login: str = "") -> BatchFailed:
     """Return the error of a batch that failed because of `error`, whose words it does not repeat.
 
     Args:
         error: what the pipeline, or Spark in it, raised.
         what: region, member and batch, for the message.
+        login: what to do where Kafka's client got no token or was refused.
     """
     WORDS.error("%s failed", what, exc_info=error)
     line = essential_line(error)
@@ -475,7 +477,7 @@ def failure(error: BaseException, what: str) -> BatchFailed:
         return RangeUnreadable(f"{what} can't read its range: {line}")
     if CANCELLED in conditions(error):
         return BatchFailed(f"{what} was cancelled by someone else, in Spark's UI or by the pipeline itself: {line}")
-    return BatchFailed(f"{what} failed: {line}")
+    return BatchFailed(f"{what} failed: {line}" + (f"; {login}" if login and is_login(error) else ""))
 
 
 def _is_outside(error: BaseException) -> bool:

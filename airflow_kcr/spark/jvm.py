@@ -193,6 +193,11 @@ def java_elements(table: JavaObject) -> Iterator[JavaObject]:
         yield elements.nextElement()
 
 
+def set_property(context: SparkContext, name: str, value: str) -> None:
+    """Set a system property of the driver's JVM."""
+    virtual_machine(context).java.lang.System.setProperty(name, value)
+
+
 def has_class(context: SparkContext, name: str) -> bool:
     """Whether the driver can load this Java class."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]

@@ -170,6 +170,7 @@ class Source:
         fetch: how many bytes of a partition to fetch at a time at most, unless client or options say so.
         ends_within: how long a batch may go on after it was cancelled.
         record: how many bytes a record has, as far as is known by now.
+        login: what to do where the brokers don't let an executor in.
 
     Raises:
         ConfigurationError: options or client settings that would make reads inexact, all of them by name; no server;
@@ -184,6 +185,7 @@ class Source:
     fetch: int = LARGEST_FETCH
     ends_within: timedelta = LONGEST_STORE_GRACE
     record: Callable[[], int] = field(default=lambda: RECORD, repr=False)
+    login: str = ""
 
     def __post_init__(self) -> None:
         refused = _refusals(self._given())

@@ -159,7 +159,7 @@ class RegionSpec:
     groups: Annotated[tuple[GroupSpec, ...], TakesEffect.NEXT_CHECKPOINT]
 
     kafka: Annotated[Settings | None, TakesEffect.NEXT_CHECKPOINT] = None
-    """librdkafka client settings by name; a value may hold `${NAME}`; or `kafka_conn_id`."""
+    """librdkafka client settings by name, or a named login, `auth`; a value may hold `${NAME}`; or `kafka_conn_id`."""
 
     kafka_conn_id: Annotated[str | None, TakesEffect.REFUSED] = None
     """An Airflow connection instead of `kafka`."""

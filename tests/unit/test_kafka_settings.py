@@ -139,3 +139,25 @@ class TestOfAConnection:
 
     def test_that_are_ours_anyway_are_no_clash(self) -> None:
         assert connection_settings({"enable.auto.commit": False}, "connection k") == {"enable.auto.commit": "false"}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "why"),
+    [
+        ({"auth": "azure"}, "auth", "no such login; write one of msk_iam, google"),
+        ({"auth": "google", "auth.region": "eu-west-1"}, "auth.region", "auth: google does not have it"),
+        ({"auth.role.arn": "arn"}, "auth.role.arn", "no auth is given"),
+        ({"auth": "msk_iam", "sasl.mechanism": "PLAIN"}, "sasl.mechanism", "says how both clients log in"),
+        ({"auth": "msk_iam", "security.protocol": "SSL"}, "security.protocol", "logs in by SASL"),
+    ],
+)
+def test_what_contradicts_a_named_login_is_refused(given: dict[str, str], name: str, why: str) -> None:
+    ((refused, said),) = refusals({"bootstrap.servers": "b:9098", **given})
+    assert refused == name
+    assert why in said
+
+
+def test_a_named_login_is_shown_with_its_settings() -> None:
+    shown = {"auth": "msk_iam", "auth.region": "eu-west-1", "auth.role.arn": "arn:aws:iam::1:role/flights"}
+    assert refusals(shown) == ()
+    assert all(value in repr(KafkaSettings(shown)) for value in shown.values())

@@ -115,9 +115,11 @@ def test_a_connection_of_another_type_is_no_kafka_connection() -> None:
         kafka_settings(kafka({"bootstrap.servers": "b"}, "http"))
 
 
-EXTRAS = re.findall(
-    r"```json\n(.*?)```", (DOCS / "how-to" / "connect-to-a-secured-kafka.md").read_text(encoding="utf-8"), re.DOTALL
-)
+EXTRAS = [
+    extra
+    for page in ("connect-to-a-secured-kafka.md", "connect-to-a-managed-kafka.md")
+    for extra in re.findall(r"```json\n(.*?)```", (DOCS / "how-to" / page).read_text(encoding="utf-8"), re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
@@ -125,9 +127,10 @@ def test_an_extra_as_the_how_to_shows_it_is_taken_by_both_clients(extra: str) ->
     settings = kafka_settings(kafka(extra))
     assert settings == json.loads(extra)
     assert admin_settings(settings)
-    assert spark_options(settings)["kafka.security.protocol"] == settings["security.protocol"]
+    assert spark_options(settings)["kafka.security.protocol"] == settings.get("security.protocol", "SASL_SSL")
 
 
 def test_the_how_to_shows_an_extra_for_every_way_to_log_in() -> None:
     shown = [json.loads(extra) for extra in EXTRAS]
-    assert [one.get("sasl.mechanism", "mTLS") for one in shown] == ["SCRAM-SHA-512", "mTLS", "OAUTHBEARER"]
+    ways = [one.get("auth") or one.get("sasl.mechanism", "mTLS") for one in shown]
+    assert ways == ["SCRAM-SHA-512", "mTLS", "OAUTHBEARER", "msk_iam"]

@@ -151,3 +151,20 @@ def test_what_java_can_not_be_told_is_refused_by_name(settings: dict[str, str], 
 def test_an_unknown_mechanism_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"sasl\.mechanism NOPE; write one of GSSAPI, OAUTHBEARER"):
         spark_options({**SASL, "sasl.mechanism": "NOPE"})
+
+
+def test_a_named_login_is_the_vendor_s_class_with_a_role_where_one_is_assumed() -> None:
+    role = "arn:aws:iam::1:role/flights"
+    msk = {**SERVERS, "auth": "msk_iam", "auth.region": "eu-west-1"}
+    assert spark_options({**msk, "auth.role.arn": role}) == {
+        "kafka.bootstrap.servers": "a:1",
+        "kafka.connections.max.idle.ms": "180000",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+        f'awsRoleArn="{role}" awsStsRegion="eu-west-1";',
+        "kafka.sasl.login.callback.handler.class": "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.endpoint.identification.algorithm": "https",
+    }
+    assert spark_options(msk)["kafka.sasl.jaas.config"].endswith("OAuthBearerLoginModule required;")
+    assert spark_options({**msk, "security.protocol": "SASL_PLAINTEXT"})["kafka.security.protocol"] == "SASL_PLAINTEXT"
