@@ -21,9 +21,18 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args, overload
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable, DeltaDataIntervalTimetable
+from airflow.sdk import DAG
 
+from airflow_kcr.airflow_features import PARTITION_DATES
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks.compat import (
+    CronDataIntervalTimetable,
+    CronPartitionTimetable,
+    DeltaDataIntervalTimetable,
+    cron_of,
+    delta_of,
+    require,
+)
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator, KcrDrainOperator
 from airflow_kcr.operators.consume import KcrConsumeOperator
 from airflow_kcr.operators.interval import KcrIntervalOperator, OnClear
@@ -469,16 +478,17 @@ def _read(schedule: str | timedelta | Timetable, timezone: str, start_date: date
         case timedelta():
             return Every(schedule, start_date)
         case CronDataIntervalTimetable():
-            return CronSchedule(schedule.expression, str(getattr(schedule.timezone, "name", schedule.timezone)))
-        case DeltaDataIntervalTimetable() if isinstance(schedule.delta, timedelta):
-            return Every(schedule.delta, start_date)
+            return CronSchedule(*cron_of(schedule))
+        case DeltaDataIntervalTimetable() if isinstance(delta := delta_of(schedule), timedelta):
+            return Every(delta, start_date)
         case CronPartitionTimetable():
+            require(PARTITION_DATES, "schedule")
             if schedule.run_offset != -1:
                 raise ConfigurationError(
                     "schedule: a run of CronPartitionTimetable comes when its partition begins, before there is a "
                     "record of it; give it run_offset=-1, so that it comes when the partition ends"
                 )
-            return CronSchedule(schedule.expression, str(getattr(schedule.timezone, "name", schedule.timezone)))
+            return CronSchedule(*cron_of(schedule))
         case _:
             raise ConfigurationError(
                 f"schedule: a {type(schedule).__name__} makes no data intervals that can be compared with the "

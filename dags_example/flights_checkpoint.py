@@ -9,10 +9,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow.sdk import DAG, DeltaDataIntervalTimetable, PartitionedAssetTimetable, get_current_context, task
+from airflow.sdk import DAG, get_current_context, task
 
-from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.hooks.assets import checkpoint_schedule
 from airflow_kcr.hooks.checkpoints import checkpoint_of
+from airflow_kcr.hooks.compat import DeltaDataIntervalTimetable  # in airflow.sdk from Airflow 3.2 on
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator, KcrDrainOperator
 from airflow_kcr.operators.region import KcrValidateGroupOperator
@@ -61,7 +62,7 @@ with DAG(
 with DAG(
     "flights_build",
     description="Runs once for each checkpoint of the flights, in their order",
-    schedule=PartitionedAssetTimetable(assets=region_asset(REGION)),
+    schedule=checkpoint_schedule(REGION),
     start_date=LIVE_SINCE,
     max_active_runs=1,
     tags=["kcr", "flights"],

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from typing import Final
 
+from airflow_kcr import airflow_features
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.regions import client_settings, connect, store_url
 from airflow_kcr.api.validation import Readable, validate
@@ -34,8 +35,6 @@ from airflow_kcr.spark.pipelines import load_pipeline
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.postgres.connections import Server, server_at
-
-OLDEST_AIRFLOW: Final = (3, 3)
 
 SPARK: Final = SparkSettings(app_name="kcr doctor", master="local[1]")
 """With which Spark is started where its own login is tried."""
@@ -123,11 +122,12 @@ def _airflow() -> tuple[CheckVerdict, str]:
     version = _version_of("apache-airflow")
     if version is None:
         return CheckVerdict.OK, "not installed here; only machines that run DAGs need it"
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < OLDEST_AIRFLOW:
-        needed = ".".join(map(str, OLDEST_AIRFLOW))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    if numbers < airflow_features.OLDEST:
+        needed = airflow_features.dotted(airflow_features.OLDEST)
         return CheckVerdict.FAILED, f"Airflow {version}; install {needed} or newer: pip install 'airflow-kcr[airflow]'"
-    return CheckVerdict.OK, f"Airflow {version}"
+    lacking = "; ".join(one.missing for one in airflow_features.missing(numbers))
+    return CheckVerdict.OK, f"Airflow {version}{f'; {lacking}' if lacking else ''}"
 
 
 def _version_of(package: str) -> str | None:

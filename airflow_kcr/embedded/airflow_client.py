@@ -21,6 +21,8 @@ ANSWER_WITHIN: Final = 60.0
 
 RUN_ENDS: Final = frozenset({"success", "failed"})
 TASK_ENDS: Final = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
+ASKS: Final = frozenset({"awaiting_input", "deferred"})
+"""The states of a task that asks a person: the second one before Airflow 3.3, where a trigger waits for the answer."""
 
 UNMAPPED: Final = -1
 """The index of a task that is not mapped."""

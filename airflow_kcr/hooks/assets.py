@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import Asset
 
+from airflow_kcr.airflow_features import CHECKPOINT_KEYS
 from airflow_kcr.errors import InvalidIdentifier
+from airflow_kcr.hooks.compat import has
 from airflow_kcr.protocol.values import region_name
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
+    from airflow.sdk import PartitionedAssetTimetable
     from pydantic import JsonValue
 
 SCHEME: Final = "kcr"
@@ -29,6 +32,26 @@ def region_asset(region: str) -> Asset:
     """
     uri = f"{SCHEME}://{region_name(region)}"
     return Asset(name=uri, uri=uri)
+
+
+def checkpoint_schedule(region: str) -> PartitionedAssetTimetable | Asset:
+    """Return the schedule of a DAG that builds on a region's checkpoints, to be read by `checkpoint_of`.
+
+    From Airflow 3.3 on the DAG runs once for each checkpoint, whose key is the run's partition key. Before, it runs
+    whenever there are new ones, and several may share a run, which then is that of the newest.
+
+    Args:
+        region: the region's name.
+
+    Raises:
+        InvalidIdentifier: the name is none of a region.
+    """
+    asset = region_asset(region)
+    if not has(CHECKPOINT_KEYS):
+        return asset
+    from airflow.sdk import PartitionedAssetTimetable
+
+    return PartitionedAssetTimetable(assets=asset)
 
 
 def create_asset(*, region: str, extra: dict[str, JsonValue] | None = None) -> Asset:

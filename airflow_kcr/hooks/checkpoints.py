@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, cast
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint, UnknownRegion
 from airflow_kcr.hooks.assets import SCHEME
@@ -95,7 +95,7 @@ def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name
         if found is None:
             raise ConfigurationError(
                 "the run was triggered by no event of a region: give its DAG the schedule "
-                "PartitionedAssetTimetable(assets=region_asset(…)), and don't trigger it by hand"
+                "checkpoint_schedule(REGION), and don't trigger it by hand"
             )
         with KcrHook(kcr_conn_id).region(found.region) as region:
             why = gone(region, found)

@@ -9,8 +9,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_kcr import errors

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeGuard
 from urllib.parse import quote, urlsplit
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseOperatorLink
 
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
 

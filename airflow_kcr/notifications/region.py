@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk import BaseNotifier
-from airflow.sdk.exceptions import AirflowException
 
 from airflow_kcr.errors import ConfigurationError, KcrError
 from airflow_kcr.hooks.kcr import KcrHook

@@ -14,6 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 import airflow_kcr
 from airflow_kcr.driver.task import RunningApplication
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks.compat import not_durable
 from airflow_kcr.hooks.kcr import KcrHook, OfRegion
 from airflow_kcr.hooks.links import SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
@@ -100,7 +101,7 @@ class ApplicationOperator(WaitingTask, SparkSubmitOperator):
             raise ConfigurationError(f"{type(self).__name__} says {', '.join(said)} itself; leave it out")
         # The provider's way to find an application again is not ours: a region knows its members, and a new try takes
         # them over. What it would store is of a try that is fenced by then.
-        kwargs["durable"] = False
+        kwargs.update(not_durable())
         super().__init__(**kwargs)
         self.region = region
         self.kcr_conn_id = kcr_conn_id

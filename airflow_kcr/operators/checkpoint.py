@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.goals import CheckpointCommitted, RequestPublished
@@ -111,9 +111,10 @@ class KcrCommitCheckpointOperator(WaitingOperator):
     committed, at the latest with the next checkpoint.
 
     The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `TIMELINE.SEQUENCE`. A
-    DAG with `schedule=PartitionedAssetTimetable(assets=region_asset(REGION))` runs once for each; `checkpoint_of` reads
-    it there. If one checkpoint answers several runs, only the run that requested first emits its event. If the region's
-    name is a template, Airflow draws no line from this DAG to those that it starts.
+    DAG with `schedule=checkpoint_schedule(REGION)` runs once for each; `checkpoint_of` reads it there. Before Airflow
+    3.3, events have no key, and several may share a run, which is that of the newest. If one checkpoint answers several
+    runs, only the run that requested first emits its event. If the region's name is a template, Airflow draws no line
+    from this DAG to those that it starts.
 
     Args:
         checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that

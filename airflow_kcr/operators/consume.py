@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import conf
+from airflow.providers.common.compat.sdk import conf
 
 from airflow_kcr.driver.task import DRAIN_WITHIN, Task
 from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed

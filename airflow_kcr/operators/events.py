@@ -1,6 +1,7 @@
 """The event of a checkpoint: one of the asset `kcr://REGION`, with the partition key `TIMELINE.SEQUENCE`.
 
-A task that ends with a checkpoint emits it, once Kafka holds the checkpoint's offsets, or those of a later one.
+A task that ends with a checkpoint emits it, once Kafka holds the checkpoint's offsets, or those of a later one. The
+event's extra names the checkpoint, also where Airflow takes no key from tasks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from airflow_kcr.errors import GroupNotEmpty, KcrError
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
+from airflow_kcr.hooks.compat import add_key
 from airflow_kcr.hooks.lineage import send_checkpoint
 from airflow_kcr.protocol.values import format_instant
 
@@ -86,7 +88,7 @@ def revised(task: CheckpointTask, context: Context, region: Region, sequence: in
     task.log.info("Checkpoint %d of region %s was recomputed; revision %d", row.sequence, region.name, row.revision)
     event, partition_key = _event(task, context, region, row)
     if is_rerun:
-        event.add_partitions(partition_key)
+        add_key(event, partition_key)
     return document(region.name, row)
 
 
@@ -117,7 +119,7 @@ def _emit(task: CheckpointTask, context: Context, region: Region, view: Checkpoi
         task.outlets = [one for one in task.outlets if one != region_asset(region.name)]
         return
     event, partition_key = _event(task, context, region, view.checkpoint)
-    event.add_partitions(partition_key)
+    add_key(event, partition_key)
     record(region.checkpoints, view.checkpoint.sequence)
 
 

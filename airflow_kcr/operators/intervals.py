@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks.compat import partition_date
 from airflow_kcr.protocol.values import checked_instant, format_duration, format_instant, parse_instant
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ def interval_of(context: Context, spec: RegionSpec) -> tuple[datetime, datetime]
         spec: the region's.
 
     Raises:
-        ConfigurationError: the interval is of no length, or the region has no schedule that says how long a partition
-            is.
+        ConfigurationError: the interval is of no length, the region has no schedule that says how long a partition is,
+            or this Airflow doesn't tell the partition's date.
     """
     interval = kcr.interval_of(context)
     if interval is not None:
         start, end = (checked_instant(moment) for moment in interval)
         return start, end
-    date = context["dag_run"].partition_date
+    date = partition_date(context)
     if date is None:
         return None
     if spec.checkpoint.schedule is None:

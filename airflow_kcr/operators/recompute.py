@@ -48,14 +48,14 @@ class KcrRecomputeOperator(RecomputingOperator):
             least those that the pipeline writes to; no region may write to their places.
         compare: the columns that name a row (templated), or `kcr_topic`, `kcr_partition`, `kcr_offset`.
         downstream: `rerun`: DAGs that are scheduled by the partitions of the region's asset run again for this one.
-            `tell`: the event has no partition key, so that they don't.
+            `tell`: the event has no partition key, so that they don't; from Airflow 3.3 on.
         outlets: beside the region's asset.
         kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
 
     Raises:
         InvalidIdentifier: the region's name is none.
         ConfigurationError: two of checkpoint and run are given, or of into, compare and a consent; `downstream`
-            is none of its words.
+            is none of its words, or `tell` before Airflow 3.3.
     """
 
     template_fields: Sequence[str] = (

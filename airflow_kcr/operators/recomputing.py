@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from airflow_kcr.airflow_features import CHECKPOINT_KEYS
 from airflow_kcr.driver.task import Task
 from airflow_kcr.errors import ConfigurationError, TimedOut
 from airflow_kcr.goals import RecomputationDone
 from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks.compat import require
 from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.application import ApplicationOperator
 from airflow_kcr.operators.events import revised
@@ -56,6 +58,9 @@ class RecomputingOperator(ApplicationOperator):
             raise ConfigurationError(f"downstream is {downstream!r}; write one of {', '.join(_WORDS)}")
         if [into is not None, bool(compare), consent_upsert or consent_compacted].count(True) > 1:
             raise ConfigurationError("give one of into, compare and consent_…: the first two replace nothing")
+        if downstream == "tell":
+            # Without keys, each event has the DAGs downstream run.
+            require(CHECKPOINT_KEYS, "downstream='tell'")
         super().__init__(**kwargs)
         self.downstream: Downstream = downstream
         self.groups = groups

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import Param
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.definitions.param import ParamsDict
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionInState, ResetNotApproved, StalePlan
 from airflow_kcr.goals import ResetFinished
 from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks.compat import storable
 from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
 from airflow_kcr.hooks.lineage import send_reset
 from airflow_kcr.operators import reset_form
@@ -94,9 +95,9 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
         self.region = region
         self.kcr_conn_id = kcr_conn_id
         self.newest = newest
-        self.target = target
-        self.value = value
-        self.reason = reason
+        self.target = storable(target)
+        self.value = storable(value)
+        self.reason = storable(reason)
 
     def execute(self, context: Context) -> dict[str, object] | None:
         """Return the target that the run names; else show the checkpoints, and wait for the person without a slot.
@@ -138,7 +139,7 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
             AirflowFailException: it is no checkpoint that the region can go back to.
             AirflowFailException: there was no answer in time.
         """
-        with reset_form.answered():
+        with reset_form.answered(self):
             super().execute_complete(context, event)
         if event["chosen_options"] != [CHOOSE]:
             raise AirflowSkipException(f"{reset_form.responder(event) or 'a user'} cancelled; nothing is reset")
@@ -261,14 +262,14 @@ class KcrPlanResetOperator(RegionOperator):
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         super().__init__(**kwargs)
-        self.target = target
-        self.groups = groups
-        self.topics = topics
-        self.skip = skip
-        self.forward = forward
-        self.allow_partial = allow_partial
-        self.forced = forced
-        self.consent_upsert = consent_upsert
+        self.target = storable(target)
+        self.groups = storable(groups)
+        self.topics = storable(topics)
+        self.skip = storable(skip)
+        self.forward = storable(forward)
+        self.allow_partial = storable(allow_partial)
+        self.forced = storable(forced)
+        self.consent_upsert = storable(consent_upsert)
 
     def execute(self, context: Context) -> dict[str, object]:
         """Plan, and return the summary of the plan.
@@ -449,7 +450,7 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
             AirflowException: the user who asked for the reset approved it: the task is retried, and asks again.
             AirflowFailException: the plan is stale, another one was shown, or there was no answer in time.
         """
-        with reset_form.answered():
+        with reset_form.answered(self):
             super().execute_complete(context, event)
         pull: Any = context["ti"].xcom_pull
         with translated():

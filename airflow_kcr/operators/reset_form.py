@@ -17,7 +17,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pendulum
-from airflow.sdk import Param, conf
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.targets import TARGETS, FromFile, Target, target_named
@@ -276,15 +278,21 @@ def asking(operator: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def answered() -> Iterator[None]:
+def answered(operator: BaseOperator) -> Iterator[None]:
     """Run what reads an answer; a missing answer is no reason to ask again.
+
+    Args:
+        operator: whose question it is.
 
     Raises:
         AirflowFailException: there is none.
     """
+    from airflow.providers.common.compat.sdk import AirflowFailException
     from airflow.providers.standard.exceptions import HITLTimeoutError
-    from airflow.sdk.exceptions import AirflowFailException
 
+    # The form's fields were those of the instance that asked. This one may have the DAG's, as in Airflow 3.1, to which
+    # Airflow would compare the answer's; what counts is compared with the store.
+    operator.params = ParamsDict()
     try:
         yield
     except HITLTimeoutError as error:

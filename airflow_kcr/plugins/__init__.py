@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import conf
-from airflow.sdk.plugins_manager import AirflowPlugin
+from airflow.providers.common.compat.sdk import AirflowPlugin, conf
 
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
 from airflow_kcr.hooks.links import PAGE, ROUTE, page_path

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSensorTimeout
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, TimedOut
 from airflow_kcr.goals import CheckpointExists, RegionReaches, WaitingFor

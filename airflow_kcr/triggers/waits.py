@@ -22,7 +22,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeAlias
 from weakref import WeakKeyDictionary
 
-from airflow.sdk import conf
+from airflow.providers.common.compat.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_kcr.errors import KcrError

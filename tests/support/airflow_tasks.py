@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import UUID, uuid4
 
 import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk.api.datamodels._generated import DagRun, DagRunState, DagRunType
-from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
 from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+from pydantic import BaseModel
 
+from airflow_kcr.airflow_features import CHECKPOINT_KEYS
 from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
+from airflow_kcr.hooks.compat import has
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow.sdk import Asset, BaseOperator, Context
+    from airflow.sdk.types import OutletEventAccessorProtocol
 
+M = TypeVar("M", bound=BaseModel)
 REACHED: Final = TriggerAnswer(status=Status.REACHED).to_json()
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -58,6 +64,7 @@ def task_context(
     interval: tuple[datetime, datetime] | None = None,
     user: str | None = None,
     run_type: DagRunType = DagRunType.SCHEDULED,
+    partition_key: str | None = None,
 ) -> Context:
     """Return the context of a task.
 
@@ -66,10 +73,12 @@ def task_context(
         interval: the run's data interval; None: it has none.
         user: who triggered the run.
         run_type: how it came to be.
+        partition_key: of the run, where this Airflow's runs can have one.
     """
     task = task or FakeTask()
     start, end = interval or (None, None)
-    run = DagRun(
+    run = _known(
+        DagRun,
         dag_id=task.dag_id,
         run_id=task.run_id,
         logical_date=start,
@@ -82,9 +91,14 @@ def task_context(
         state=DagRunState.RUNNING,
         triggering_user_name=user,
         consumed_asset_events=[],
-        partition_key=None,
+        partition_key=partition_key,
     )
     return cast("Context", {"dag_run": run, "ti": task, "task_instance": task, "run_id": task.run_id})
+
+
+def _known(model: type[M], **values: object) -> M:
+    """Make one of what Airflow hands to tasks; older ones have no partition keys, and refuse them."""
+    return model.model_validate({name: value for name, value in values.items() if name in model.model_fields})
 
 
 def triggered(*extras: dict[str, object], asset: Asset | None = None) -> Context:
@@ -97,18 +111,17 @@ def triggered(*extras: dict[str, object], asset: Asset | None = None) -> Context
     asset = asset or region_asset("flights")
     context = task_context()
     context["triggering_asset_events"] = TriggeringAssetEventsAccessor.build(
-        AssetEventDagRunReferenceResult.model_validate(
-            {
-                "asset": {"name": asset.name, "uri": asset.uri, "extra": {}},
-                "extra": extra,
-                "source_task_id": "commit",
-                "source_dag_id": "flights_checkpoint",
-                "source_run_id": "run-1",
-                "source_map_index": -1,
-                "source_aliases": [],
-                "timestamp": NOON,
-                "partition_key": None,
-            }
+        _known(
+            AssetEventDagRunReferenceResult,
+            asset={"name": asset.name, "uri": asset.uri, "extra": {}},
+            extra=extra,
+            source_task_id="commit",
+            source_dag_id="flights_checkpoint",
+            source_run_id="run-1",
+            source_map_index=-1,
+            source_aliases=[],
+            timestamp=NOON,
+            partition_key=None,
         )
         for extra in extras
     )
@@ -131,3 +144,10 @@ def resumed(
     """Resume a task as Airflow does: maybe another instance, in another process."""
     resume = getattr(operator, waits.method_name)
     return resume(context or task_context(), event=event, **(waits.kwargs or {}))
+
+
+def keys_of(event: OutletEventAccessorProtocol) -> set[str]:
+    """Return the partition keys that a task has given an event; without such keys, the one that its extra names."""
+    if has(CHECKPOINT_KEYS):
+        return event.partition_keys
+    return {PublishedCheckpoint.from_json(event.extra).partition_key} if event.extra else set()

@@ -143,6 +143,11 @@ class Person:
 
     # ------------------------------------------------------------------------------------------------------------
 
+    def lacks(self, name: str) -> None:
+        """Let pages that are opened from now on have no global of this name, whatever sets it."""
+        source = f"Object.defineProperty(globalThis, '{name}', {{value: undefined}})"
+        self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+
     def enters_frame(self) -> None:
         """Look into the one frame of the page from now on."""
         self.driver.switch_to.frame(self.one("iframe"))

@@ -50,8 +50,8 @@ def supervise(text: str) -> int:
 
 def run(text: str) -> int:
     """Run the operator."""
+    from airflow.providers.common.compat.sdk import TaskDeferred
     from airflow.sdk.bases.operator import ExecutorSafeguard
-    from airflow.sdk.exceptions import TaskDeferred
 
     from airflow_kcr.operators.consume import KcrConsumeOperator
     from tests.support.airflow_tasks import FakeTask, task_context

@@ -19,6 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_kcr.embedded.airflow_client import ASKS
+
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from fastapi.testclient import TestClient
@@ -65,10 +67,10 @@ class Answerer:
         open_ones = dict(self.answers)
         while open_ones and not self.ended.wait(POLL_PERIOD):
             with suppress(KeyError):
-                found = client.get(f"dags/{self.dag}/dagRuns/~/taskInstances?state=awaiting_input").json()
+                found = client.get(f"dags/{self.dag}/dagRuns/~/taskInstances").json()
                 for task in found["task_instances"]:
                     answer = open_ones.get(task["task_id"])
-                    if answer is None:
+                    if answer is None or task["state"] not in ASKS:
                         continue
                     place = (
                         f"dags/{self.dag}/dagRuns/{task['dag_run_id']}/taskInstances/{task['task_id']}/-1/hitlDetails"

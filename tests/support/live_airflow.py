@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.airflow import ROLES, Airflow, AirflowPlan, Component, copy_examples, start_examples_at
-from airflow_kcr.embedded.airflow_client import UNMAPPED, AirflowClient, HumanQuestion, part, run_path
+from airflow_kcr.embedded.airflow_client import ASKS, UNMAPPED, AirflowClient, HumanQuestion, part, run_path
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.flights.pipeline import OUTPUT_VARIABLE
 from airflow_kcr.embedded.processes import happened
@@ -123,8 +123,8 @@ class LiveAirflow:
             return found is not None and (found.try_number > after or found.state in failed)
 
         assert happened(is_tried, within=ASKED_WITHIN, pause=POLL_PERIOD), f"{task} was not tried again"
-        found = client.wait_for_task(dag, run_id, task, {"awaiting_input", *failed}, within=ASKED_WITHIN)
-        if found.state != "awaiting_input":
+        found = client.wait_for_task(dag, run_id, task, {*ASKS, *failed}, within=ASKED_WITHIN)
+        if found.state not in ASKS:
             lost = [one for one in client.tasks(dag, run_id) if one.state == "failed"]
             raise AssertionError("\n".join(client.log(dag, run_id, one.task_id) for one in lost))
         log = self.airflow.folder / f"{Component.SCHEDULER}.log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from datetime import UTC, datetime, timedelta
@@ -10,11 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import Asset, CronDataIntervalTimetable, CronPartitionTimetable, DeltaDataIntervalTimetable, Param
+from airflow import sdk
+from airflow.sdk import Asset, Param
 from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
 
+from airflow_kcr.airflow_features import PARTITION_DATES
 from airflow_kcr.dags import Application, all_together, one_each, region_dags
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks import compat
+from airflow_kcr.hooks.compat import CronDataIntervalTimetable, CronPartitionTimetable, DeltaDataIntervalTimetable
 from airflow_kcr.operators.reset import ASKED_AGAIN
 from airflow_kcr.spec import RegionSpec, parse
 
@@ -58,15 +64,14 @@ def test_every_interval_is_checkpointed_and_one_run_at_a_time() -> None:
 def test_a_region_that_is_checkpointed_every_so_often_has_intervals_of_that_length_which_begin_at_a_boundary() -> None:
     checkpoint = region_dags(spec(), start_date=START + timedelta(seconds=30)).checkpoint
     assert isinstance(checkpoint.timetable, DeltaDataIntervalTimetable)
-    assert checkpoint.timetable.delta == timedelta(minutes=5)
+    assert compat.delta_of(checkpoint.timetable) == timedelta(minutes=5)
     assert checkpoint.start_date == START + timedelta(minutes=5)
 
 
 def test_a_region_that_is_checkpointed_by_cron_has_its_intervals_on_the_same_clock() -> None:
     checkpoint = region_dags(spec("{cron: '30 6 * * *', timezone: Europe/Berlin}"), start_date=START).checkpoint
     assert isinstance(checkpoint.timetable, CronDataIntervalTimetable)
-    assert checkpoint.timetable.expression == "30 6 * * *"
-    assert str(getattr(checkpoint.timetable.timezone, "name", checkpoint.timetable.timezone)) == "Europe/Berlin"
+    assert compat.cron_of(checkpoint.timetable) == ("30 6 * * *", "Europe/Berlin")
 
 
 def test_a_region_without_a_schedule_is_checkpointed_by_hand() -> None:
@@ -93,13 +98,32 @@ def test_a_schedule_that_says_the_same_is_taken(
     assert region_dags(spec(), start_date=START, schedule=schedule).checkpoint.start_date == START
 
 
+def test_every_dag_is_stored_as_plain_json() -> None:
+    made = (*region_dags(spec(), start_date=START), *region_dags(spec(), mode="interval", start_date=START))
+    for dag in made:
+        json.dumps(LazyDeserializedDAG.from_dag(dag).data)
+
+
+def partitions(run_offset: int = 0) -> CronPartitionTimetable:
+    if not hasattr(sdk, "CronPartitionTimetable"):
+        pytest.skip("this Airflow has no runs of partitions")
+    return CronPartitionTimetable("0 * * * *", timezone="UTC", run_offset=run_offset)
+
+
+def test_runs_of_partitions_are_refused_where_airflow_tells_tasks_no_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compat.HAS, PARTITION_DATES, False)
+    with pytest.raises(ConfigurationError, match=r"^schedule: runs of partitions .*; use CronDataIntervalTimetable"):
+        region_dags(spec("{cron: '0 * * * *'}"), mode="interval", start_date=START, schedule=partitions(-1))
+
+
+@pytest.mark.skipif(not compat.has(PARTITION_DATES), reason="refused, as the test before says")
 def test_runs_of_partitions_come_when_their_partition_ends() -> None:
-    hourly = CronPartitionTimetable("0 * * * *", timezone="UTC", run_offset=-1)
+    hourly = partitions(-1)
     interval = region_dags(spec("{cron: '0 * * * *'}"), mode="interval", start_date=START, schedule=hourly).interval
     assert isinstance(interval.timetable, CronPartitionTimetable)
     assert interval.start_date == START + timedelta(hours=1)
     with pytest.raises(ConfigurationError, match="before there is a record of it; give it run_offset=-1"):
-        region_dags(spec("{}"), start_date=START, schedule=CronPartitionTimetable("0 * * * *", timezone="UTC"))
+        region_dags(spec("{}"), start_date=START, schedule=partitions())
     with pytest.raises(ConfigurationError, match=r"contradicts checkpoint\.every"):
         region_dags(spec(), start_date=START, schedule=hourly)
 

@@ -16,7 +16,7 @@ import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, MARKER, example_dags
-from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, AirflowRun
+from airflow_kcr.embedded.airflow_client import ASKS, RUN_ENDS, TASK_ENDS, AirflowClient, AirflowRun
 from airflow_kcr.embedded.demo.stage import KEPT, Stage, Tell
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Produced
@@ -53,7 +53,6 @@ REASON: Final = "the demo goes back to an earlier checkpoint"
 VICTIM: Final = 1
 """The index of the member whose application is killed."""
 
-_ASKS: Final = "awaiting_input"
 _SUCCESS: Final = "success"
 
 PAUSE: Final = 2.0
@@ -185,7 +184,7 @@ class Play:
             run = self.reset_run = self.editor.trigger(RESET).run_id
             for task in ("choose", "approve"):
                 tell(0, None, f"waiting for the task {task}")
-                self.editor.wait_for_task(RESET, run, task, {_ASKS}, within=ANSWERED_WITHIN)
+                self.editor.wait_for_task(RESET, run, task, ASKS, within=ANSWERED_WITHIN)
                 self.viewer_refused += is_refused(partial(viewer.answer, RESET, run, task, ["OK"]))
                 self._have_answered(run, task)
         tell(0, None, "the reset runs")
@@ -288,10 +287,10 @@ class Play:
         again then, and asks again. So a person who is that quick waits for the process.
         """
         while True:
-            asked = self.editor.wait_for_task(RESET, run, task, {_ASKS, *TASK_ENDS}, within=ANSWERED_WITHIN)
+            asked = self.editor.wait_for_task(RESET, run, task, {*ASKS, *TASK_ENDS}, within=ANSWERED_WITHIN)
             if asked.state == _SUCCESS:
                 return
-            if asked.state != _ASKS:
+            if asked.state not in ASKS:
                 raise ServiceFailed(f"the task {task} of {RESET} has {asked.state}: look at its log")
             _until(partial(_has_ended, asked.id), f"the process of the task {task} ended", ANSWERED_WITHIN)
             threading.Event().wait(READING)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from airflow_kcr.airflow_features import CONSOLE
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.spec import parse
 from tests.integration.airflow.test_reset_dag import DAGS
 from tests.support.browser import Person
+from tests.support.installed_airflow import lacks
 from tests.support.live_airflow import LiveAirflow
 from tests.support.members import BRISK, Live, named
 
@@ -65,6 +67,7 @@ def tills(airflow: LiveAirflow, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield one
 
 
+@pytest.mark.skipif(lacks(CONSOLE), reason="this Airflow's own pages have other buttons, and it lends no Chakra")
 def test_a_reset_is_chosen_looked_at_approved_and_seen_by_an_editor_and_by_no_viewer(
     airflow: LiveAirflow, tills: Live, browser: Callable[[str], Person]
 ) -> None:
@@ -120,6 +123,7 @@ def test_a_reset_is_chosen_looked_at_approved_and_seen_by_an_editor_and_by_no_vi
     viewer.reads("undone by timeline")
 
 
+@pytest.mark.skipif(lacks(CONSOLE), reason="this Airflow lends no Chakra")
 def test_the_regions_are_in_airflow_s_menu_and_each_has_its_page(
     airflow: LiveAirflow, tills: Live, browser: Callable[[str], Person]
 ) -> None:
@@ -137,6 +141,19 @@ def test_the_regions_are_in_airflow_s_menu_and_each_has_its_page(
     viewer.reads("Members", "tills-etl[0]", "Checkpoints", "Resets")
     viewer.goes(region_path("nowhere"))
     viewer.reads("nowhere", "there is no region")
+
+
+def test_where_airflow_lends_no_chakra_its_menu_leads_to_the_plain_page(
+    airflow: LiveAirflow, tills: Live, browser: Callable[[str], Person]
+) -> None:
+    viewer = browser("viewer")
+    viewer.lacks("ChakraUI")  # as Airflow 3.1 does by itself
+    viewer.goes(region_path(REGION))
+    viewer.enters_frame()
+    viewer.reads("tills-etl[0]", "Checkpoints", "Resets")
+    viewer.takes_picture("plain-region")
+    viewer.driver.find_element("link text", "All regions").click()
+    viewer.reads(REGION)
 
 
 def test_a_consumer_has_a_link_to_its_region_and_one_to_spark(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from airflow_kcr.airflow_features import CONSOLE
 from airflow_kcr.embedded.airflow import Airflow
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.hooks.links import region_path
@@ -19,11 +20,16 @@ from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.browser import Person, person_at
 from tests.support.console_server import console_server
 from tests.support.driver import Driver
+from tests.support.installed_airflow import lacks
 from tests.support.kafka import Kafka
 from tests.support.live_region import live_region
 from tests.support.tied import start_postgres
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.browser]
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.browser,
+    pytest.mark.skipif(lacks(CONSOLE), reason="this Airflow lends no Chakra"),
+]
 
 REGION = "flights"
 EVIL = "<img src=x onerror=alert(1)>"

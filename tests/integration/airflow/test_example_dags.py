@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from airflow_kcr.airflow_features import CHECKPOINT_KEYS
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, UnknownRegion
 from airflow_kcr.goals import RUNNING, STOPPED
+from airflow_kcr.hooks.compat import has
 from airflow_kcr.schedules import Every
 from tests.support.live_airflow import EVERY, LiveAirflow
 
@@ -90,6 +92,8 @@ def test_flights_are_consumed_each_interval_is_checkpointed_by_its_run_and_each_
     # Runs of intervals from before the region's start were answered by its first checkpoint, which has one event for
     # them all.
     later = {checkpoints[run.interval_end].sequence for run in runs if run.interval_end and run.interval_end > first}
+    if not has(CHECKPOINT_KEYS):  # of several that come at once, the newest
+        later = {max(later)}
     assert happened(lambda: later <= built(airflow).keys(), within=240, pause=1), built(airflow)
     assert {sequence: count for sequence, count in built(airflow).items() if sequence in later} == dict.fromkeys(
         later, 1
@@ -122,8 +126,12 @@ def consumed(region: Region) -> int:
 
 def built(airflow: LiveAirflow) -> Counter[int]:
     """How often something was built on each checkpoint, by its sequence."""
-    runs = (run for run in airflow.editor.runs("flights_build") if run.state == "success")
-    return Counter(int((run.partition_key or "0.0").partition(".")[2]) for run in runs)
+    runs = [run.run_id for run in airflow.editor.runs("flights_build") if run.state == "success"]
+    return Counter(
+        int(str(told["sequence"]))
+        for told in (airflow.editor.result("flights_build", run_id, "build") for run_id in runs)
+        if isinstance(told, dict)
+    )
 
 
 def consumers_work_on_without_the_api_server(airflow: LiveAirflow, region: Region, run_id: str) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk.execution_time.context import set_current_context
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from pyspark.sql import DataFrame, Row, SparkSession

@@ -99,13 +99,22 @@ def test_java_that_is_missing_is_told_with_what_to_install(tmp_path: Path) -> No
 
 
 def test_an_airflow_that_is_too_old_is_told_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "version", lambda package: "3.2.9")
+    monkeypatch.setattr(metadata, "version", lambda package: "3.1.7")
     status, lines = examine()
     assert status == 1
     assert line(lines, "airflow") == (
         "failed",
-        "Airflow 3.2.9; install 3.3 or newer: pip install 'airflow-kcr[airflow]'",
+        "Airflow 3.1.7; install 3.1.8 or newer: pip install 'airflow-kcr[airflow]'",
     )
+
+
+def test_what_an_older_airflow_lacks_is_told_with_what_there_is_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "3.1.8" if name == "apache-airflow" else version(name))
+    verdict, detail = line(examine()[1], "airflow")
+    assert (verdict, detail.partition(";")[0]) == ("ok", "Airflow 3.1.8")
+    assert "partition keys of checkpoints need Airflow 3.3: a DAG with schedule=checkpoint_schedule(REGION)" in detail
+    assert "the console's pages need Airflow 3.2" in detail
 
 
 @pytest.mark.postgres

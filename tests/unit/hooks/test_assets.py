@@ -5,8 +5,10 @@ from urllib.parse import urlsplit
 import pytest
 from airflow.sdk import Asset
 
+from airflow_kcr.airflow_features import CHECKPOINT_KEYS
 from airflow_kcr.errors import InvalidIdentifier
-from airflow_kcr.hooks.assets import create_asset, region_asset, sanitize_uri
+from airflow_kcr.hooks import compat
+from airflow_kcr.hooks.assets import checkpoint_schedule, create_asset, region_asset, sanitize_uri
 
 
 def test_a_region_is_one_asset_however_it_is_written() -> None:
@@ -46,3 +48,17 @@ def test_airflow_asks_us_about_our_scheme() -> None:
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidIdentifier):
         region_asset("Flights!")
+
+
+@pytest.mark.skipif(not compat.has(CHECKPOINT_KEYS), reason="events have no keys of checkpoints")
+def test_a_dag_runs_once_for_each_key_of_a_checkpoint() -> None:
+    from airflow.sdk import PartitionedAssetTimetable
+
+    schedule = checkpoint_schedule("flights")
+    assert isinstance(schedule, PartitionedAssetTimetable)
+    assert schedule.asset_condition == region_asset("flights")
+
+
+def test_without_keys_a_dag_runs_for_the_events_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compat.HAS, CHECKPOINT_KEYS, False)
+    assert checkpoint_schedule("flights") == region_asset("flights")

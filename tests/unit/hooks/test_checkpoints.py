@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint, checkpoint_of
@@ -108,9 +108,9 @@ def test_an_event_of_a_region_that_was_made_anew_is_skipped(driver: Driver) -> N
 
 
 def test_a_run_that_no_region_has_triggered_is_not_retried(driver: Driver) -> None:
-    with pytest.raises(AirflowFailException, match="PartitionedAssetTimetable"):
+    with pytest.raises(AirflowFailException, match="checkpoint_schedule"):
         checkpoint_of(triggered())
-    with pytest.raises(AirflowFailException, match="PartitionedAssetTimetable"):
+    with pytest.raises(AirflowFailException, match="checkpoint_schedule"):
         checkpoint_of(triggered({"rows": 3}, asset=Asset(name="report", uri="file:///report")))
     with pytest.raises(AirflowFailException, match="names no checkpoint"):
         checkpoint_of(triggered({"rows": 3}))

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import TaskInstanceKey
 from airflow.sdk import BaseOperator
 from airflow.sdk.execution_time import xcom
-from airflow.sdk.types import TaskInstanceKey
 
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink, region_path
 from tests.support.airflow_tasks import FakeTask, task_context

@@ -5,11 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException
 from airflow.providers.slack.hooks.slack_webhook import SlackWebhookHook
 from airflow.providers.slack.notifications.slack_webhook import SlackWebhookNotifier
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import BaseNotifier, Context
-from airflow.sdk.exceptions import AirflowException
 from slack_sdk.webhook import WebhookResponse
 
 from airflow_kcr.errors import ConfigurationError

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kcr.errors import ConfigurationError, SpecError
 from airflow_kcr.hooks.kcr import KcrHook

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.sdk import DAG, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.operators.reset import KcrApplyResetOperator, KcrApproveResetOperator

@@ -4,8 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError
@@ -124,6 +125,13 @@ def test_approved_it_returns_the_plan_with_who_and_why(plan: dict[str, Any], wor
         "at": "2026-01-01T12:05:00+00:00",
         "reason": "wrong rates, seen with bob",
     }
+
+
+def test_the_params_of_its_dag_are_no_fields_of_its_form(plan: dict[str, Any], world: World, task: FakeTask) -> None:
+    # As in Airflow 3.1; later ones keep the two apart themselves.
+    resumed = approve(plan)
+    resumed.params = ParamsDict({"target": Param("choose"), "reason": Param(None, type=["string", "null"])})
+    assert resumed.execute_complete(task_context(task), accepted(world))["approved"] is True
 
 
 def test_rejected_it_says_so(plan: dict[str, Any], task: FakeTask) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import ConfigurationError

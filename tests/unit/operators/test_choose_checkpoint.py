@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.reset import KcrChooseCheckpointOperator

@@ -4,18 +4,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from airflow_kcr.airflow_features import CHECKPOINT_KEYS
 from airflow_kcr.errors import InvalidIdentifier
+from airflow_kcr.hooks import compat
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, Requester
 from airflow_kcr.protocol.values import Offset
 from airflow_kcr.runtime.leases import read_note
 from airflow_kcr.triggers.waits import RegionTrigger
-from tests.support.airflow_tasks import FakeTask, deferred, resumed, task_context
+from tests.support.airflow_tasks import FakeTask, deferred, keys_of, resumed, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
 from tests.support.scripts import boundary, located
@@ -71,7 +73,7 @@ def restore_point(driver: Driver) -> Checkpoint:
 def emitted(found: Context) -> tuple[Json, set[str]]:
     """The extra and the partition keys of the region's event."""
     event = found["outlet_events"][region_asset("flights")]
-    return dict(event.extra), event.partition_keys
+    return dict(event.extra), keys_of(event)
 
 
 def test_a_committed_checkpoint_of_this_run_is_told_at_once(driver: Driver) -> None:
@@ -98,6 +100,19 @@ def test_a_committed_checkpoint_of_this_run_is_told_at_once(driver: Driver) -> N
         "digest": row.digest,
     }
     assert emitted(found) == (extra, {f"{timeline:06d}.{sequence:010d}"})
+
+
+def test_where_events_have_no_keys_their_extra_names_the_checkpoint(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(compat.HAS, CHECKPOINT_KEYS, False)
+    sequence = told(driver)
+    read_back(driver)
+    found = context()
+    operator().execute(found)
+    event = found["outlet_events"][region_asset("flights")]
+    assert event.extra["sequence"] == sequence
+    assert not getattr(event, "partition_keys", None)
 
 
 def test_of_several_runs_that_one_checkpoint_answers_only_the_first_emits_its_event(driver: Driver) -> None:

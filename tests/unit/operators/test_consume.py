@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk import DAG
 from airflow.sdk.definitions.mappedoperator import MappedOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from structlog.testing import capture_logs
 
 import airflow_kcr
@@ -239,7 +239,7 @@ def test_it_can_be_mapped_over_its_indexes_and_a_dag_of_it_is_stored_without_a_s
         )
     mapped = dag.get_task("consume")
     assert isinstance(mapped, MappedOperator)
-    text = json.dumps(DagSerialization.to_dict(dag))
+    text = json.dumps(LazyDeserializedDAG.from_dag(dag).data)
     assert "indexes" in text
     assert {link.name for link in mapped.operator_extra_links} == {"Region", "Spark UI"}
 

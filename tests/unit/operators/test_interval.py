@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from airflow_kcr.airflow_features import PARTITION_DATES
 from airflow_kcr.api import runs
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks import compat
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.operators.interval import KcrIntervalOperator
 from airflow_kcr.operators.intervals import interval_of
@@ -25,6 +29,9 @@ from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
 from tests.support.scripts import carried_out
 from tests.unit.operators.conftest import Submitted
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 END = datetime(2026, 3, 1, 12, 5, tzinfo=UTC)
 START = END - timedelta(minutes=5)
@@ -235,11 +242,16 @@ def test_an_interval_that_does_not_fit_the_region_is_refused(driver: Driver, sub
 
 def partition(of: RegionSpec, date: datetime | None) -> tuple[datetime, datetime] | None:
     """What a run of a partition is for."""
-    made = task_context(TASK)
-    run = made["dag_run"]
-    run.data_interval_start = run.data_interval_end = None
-    run.partition_date = date
-    return interval_of(made, of)
+    run = SimpleNamespace(
+        dag_id="d",
+        run_id="r",
+        run_type=DagRunType.SCHEDULED,
+        data_interval_start=None,
+        data_interval_end=None,
+        partition_key=None if date is None else "2026-03-01T10",
+        partition_date=date,
+    )
+    return interval_of(cast("Context", {"dag_run": run}), of)
 
 
 def spec_with(checkpoint: str) -> RegionSpec:
@@ -249,10 +261,17 @@ def spec_with(checkpoint: str) -> RegionSpec:
     )
 
 
-def test_a_partition_is_the_period_that_its_date_begins() -> None:
+def test_a_partition_is_the_period_that_its_date_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compat.HAS, PARTITION_DATES, True)
     hourly = spec_with("checkpoint: {cron: '0 * * * *'}\n")
     ten = datetime(2026, 3, 1, 10, tzinfo=UTC)
     assert partition(hourly, ten) == (ten, ten + timedelta(hours=1))
     assert partition(hourly, None) is None
     with pytest.raises(ConfigurationError, match=r"of the partition 2026-03-01T10:00:00Z, and region flights has no"):
         partition(spec_with(""), ten)
+
+
+def test_a_scheduled_partition_is_refused_where_airflow_does_not_tell_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compat.HAS, PARTITION_DATES, False)
+    with pytest.raises(ConfigurationError, match=r"^schedule of DAG d: runs of partitions .* need Airflow 3\.3: "):
+        partition(spec_with("checkpoint: {cron: '0 * * * *'}\n"), datetime(2026, 3, 1, 10, tzinfo=UTC))

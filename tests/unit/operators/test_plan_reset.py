@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import DAG, BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kcr.operators.reset import KcrPlanResetOperator
 from tests.support.airflow_tasks import FakeTask, task_context

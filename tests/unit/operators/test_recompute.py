@@ -9,19 +9,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.api.datamodels._generated import DagRunType
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from airflow_kcr.airflow_features import CHECKPOINT_KEYS
 from airflow_kcr.api import Region
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks import compat
 from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.hooks.compat import has
 from airflow_kcr.operators.interval import KcrIntervalOperator
 from airflow_kcr.operators.recompute import KcrRecomputeOperator
 from airflow_kcr.protocol.region import commands, rows
 from airflow_kcr.protocol.region.commands import Run
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, Offset, Range, RequestId
-from tests.support.airflow_tasks import REACHED, FakeTask, task_context
+from tests.support.airflow_tasks import REACHED, FakeTask, keys_of, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, live_region
 from tests.support.scripts import carried_out
@@ -95,7 +98,7 @@ def test_a_checkpoint_is_recomputed_and_its_event_told_again(driver: Driver, sub
     assert (answer["sequence"], answer["revision"]) == (2, 1)
     event = made["outlet_events"][ASSET]
     assert (event.extra["sequence"], event.extra["revision"]) == (2, 1)
-    assert event.partition_keys == {"000001.0000000002"}
+    assert keys_of(event) == {"000001.0000000002"}
     # Another try finds it.
     submitted.arguments = []
     assert execute(operator(groups=["g"]), context(replace(TASK, try_number=2)))["revision"] == 1
@@ -108,6 +111,7 @@ def test_each_consent_reaches_the_command(driver: Driver, submitted: Submitted) 
     assert submitted.arguments[-2:] == ["--consent-upsert", "--consent-compacted"]
 
 
+@pytest.mark.skipif(not has(CHECKPOINT_KEYS), reason="without keys each event has the DAGs downstream run")
 def test_downstream_is_only_told(driver: Driver, submitted: Submitted) -> None:
     submitted.does = lambda: recomputed(driver)
     made = context()
@@ -115,6 +119,14 @@ def test_downstream_is_only_told(driver: Driver, submitted: Submitted) -> None:
     event = made["outlet_events"][ASSET]
     assert event.extra["revision"] == 1
     assert not event.partition_keys
+
+
+def test_where_events_have_no_keys_a_dag_that_would_only_tell_is_refused_as_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(compat.HAS, CHECKPOINT_KEYS, False)
+    with pytest.raises(ConfigurationError, match=r"^downstream='tell': partition keys of .* need Airflow 3\.3: "):
+        operator(downstream="tell")
 
 
 def test_the_checkpoint_is_that_of_a_run_or_of_the_interval(driver: Driver, submitted: Submitted) -> None:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import ParamValidationError
 from airflow.sdk.definitions.param import ParamsDict
-from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.reset_form import CHOOSE_LATER, reset_params, shown, target_of, truth

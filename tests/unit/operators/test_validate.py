@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.operators.region import KcrValidateGroupOperator

@@ -15,7 +15,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.dag import DagModel
 from airflow.sdk import DAG
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from fastapi.routing import APIRoute
 from sqlalchemy import create_engine, text
 
@@ -40,6 +40,7 @@ from tests.support.browsing import TestClient
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.plans import statements
+from tests.support.web_routes import routes_of
 from tests.support.words import values_in
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def viewer(app: FastAPI) -> TestClient:
 
 def paths(app: FastAPI) -> list[str]:
     """Every way into the application, whatever kind of route it is."""
-    found = [route.path for route in app.routes if isinstance(route, APIRoute) and route.methods == {"GET"}]
+    found = [route.path for route in routes_of(app) if isinstance(route, APIRoute) and route.methods == {"GET"}]
     names = {"region": "flights", "store": "kcr_default", "sequence": "1", "number": "1", "name": "console.js"}
     return [path.format_map(names) for path in found]
 
@@ -108,8 +109,8 @@ def test_there_are_no_ways_in_but_those_that_are_meant(app: FastAPI) -> None:
         "/stores/kcr_default/regions/flights",
         "/static/console.js",
     ]
-    assert all(isinstance(route, APIRoute) for route in app.routes)
-    changing = [route.path for route in app.routes if isinstance(route, APIRoute) and route.methods != {"GET"}]
+    assert all(isinstance(route, APIRoute) for route in routes_of(app))
+    changing = [route.path for route in routes_of(app) if isinstance(route, APIRoute) and route.methods != {"GET"}]
     assert all(path.startswith("/api/stores/{store}/regions/{region}/") for path in changing)
 
 
@@ -166,11 +167,11 @@ def test_the_regions_of_a_dag_are_those_that_its_operators_name() -> None:
         "region: minimal\nkafka: {bootstrap.servers: 'b:1'}\ngroups: [{group_id: g, topics: [t], pipeline: 'a:b'}]\n"
     )
     for dag in region_dags(spec, start_date=datetime(2026, 11, 1, tzinfo=UTC), kcr_conn_id="own"):
-        assert set(rights.places_of(DagSerialization.to_dict(dag))) == {("own", "minimal")}
+        assert set(rights.places_of(LazyDeserializedDAG.from_dag(dag).data)) == {("own", "minimal")}
     with DAG("others", schedule=None) as dag:
         KcrRegionStateSensor(task_id="wait", region="minimal", state="running")
         KcrPauseOperator(task_id="pause", region="{{ params.region }}")
-    assert ("kcr_default", "minimal") not in set(rights.places_of(DagSerialization.to_dict(dag)))
+    assert ("kcr_default", "minimal") not in set(rights.places_of(LazyDeserializedDAG.from_dag(dag).data))
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])

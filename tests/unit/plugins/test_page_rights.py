@@ -13,7 +13,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.dag import DagModel
 from airflow.sdk import DAG
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from fastapi.routing import APIRoute
 
 from airflow_kcr.api.regions import opened
@@ -21,6 +21,7 @@ from airflow_kcr.operators.region import KcrPauseOperator
 from airflow_kcr.plugins import page, rights
 from tests.support.browsing import TestClient
 from tests.support.live_region import FakeCluster, live_region
+from tests.support.web_routes import routes_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -115,7 +116,7 @@ def ways_in(app: FastAPI) -> list[tuple[str, set[str]]]:
         "name": "console.js",
     }
     found: dict[str, set[str]] = {}
-    for route in app.routes:
+    for route in routes_of(app):
         assert isinstance(route, APIRoute)
         path = route.path
         for name, value in values.items():
@@ -213,7 +214,7 @@ def test_the_store_of_a_task_is_the_one_that_its_dag_says_or_unknown(
 ) -> None:
     with DAG("d", schedule=None, default_args={"kcr_conn_id": default} if default else {}) as dag:
         make("flights")
-    assert list(rights.places_of(DagSerialization.to_dict(dag))) == [(store, "flights")]
+    assert list(rights.places_of(LazyDeserializedDAG.from_dag(dag).data)) == [(store, "flights")]
 
 
 def test_a_region_whose_store_is_unknown_is_not_shown_and_the_reason_is(app: FastAPI, under_fab: None) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from airflow import plugins_manager
@@ -16,8 +17,18 @@ from airflow_kcr.plugins.page import STATIC, modules
 from tests.support.browsing import TestClient
 
 
+def mounted_by_airflow() -> tuple[list[Any], list[Any]]:
+    """The applications and middlewares of all plugins."""
+    known: Any = plugins_manager
+    if not hasattr(known, "get_fastapi_plugins"):  # up to Airflow 3.1
+        known.initialize_fastapi_plugins()
+        return known.fastapi_apps, known.fastapi_root_middlewares
+    found: tuple[list[Any], list[Any]] = known.get_fastapi_plugins()
+    return found
+
+
 def test_airflow_loads_the_plugin_and_mounts_its_page() -> None:
-    apps, middlewares = plugins_manager.get_fastapi_plugins()
+    apps, middlewares = mounted_by_airflow()
     (ours,) = [app for app in apps if app["url_prefix"] == "/kcr"]
     assert isinstance(ours["app"], FastAPI)
     assert middlewares == []
@@ -79,7 +90,7 @@ def test_the_page_shows_the_stores_that_the_setting_names(
 @pytest.mark.parametrize("library", ["fastapi", "jinja2.sandbox", "airflow_kcr.plugins.page"])
 def test_whoever_only_loads_the_plugin_does_not_pay_for_the_page(library: str) -> None:
     look = (
-        "import sys; import airflow.sdk.plugins_manager\n"
+        "import sys; from airflow.providers.common.compat.sdk import AirflowPlugin\n"
         "from airflow.sdk import BaseOperator; before = set(sys.modules)\n"
         f"import airflow_kcr.plugins; print({library!r} in set(sys.modules) - before)"
     )

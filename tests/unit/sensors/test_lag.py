@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_kcr.sensors.region import KcrLagSensor
 from airflow_kcr.triggers.payloads import LagBelow

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_kcr.api.validation import Validation
 from airflow_kcr.protocol.evidence import CheckVerdict
