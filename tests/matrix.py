@@ -60,11 +60,9 @@ SPARK = (
     "tests/integration/delivery/test_on_spark.py",
 )
 EDGE = (
-    "tests/unit/operators",
-    "tests/unit/sensors",
-    "tests/unit/triggers",
-    "tests/unit/hooks",
+    *(f"tests/unit/{folder}" for folder in ("operators", "sensors", "triggers", "hooks", "plugins", "notifications")),
     "tests/unit/test_dags.py",
+    "tests/unit/test_provider_info.py",
 )
 
 
@@ -133,14 +131,13 @@ VALUES = (
     *(postgres(version) for version in ("14.19", "15.14", "16.10", "17.6", "18.0")),
     *(
         Value(axis="Airflow", version=line, tests=EDGE, requirements=(f"apache-airflow=={line}.*",))
-        for line in ("3.2", "3.3")
+        for line in ("3.1", "3.2", "3.3")
     ),
 )
 
 DEFAULTS = {"Spark 4.2", "Python 3.11", "Kafka 4.1.1", "Postgres 18.0", "Airflow 3.3"}
 """What CI runs all tests with."""
 
-UNSUPPORTED = {"Airflow 3.2"}
 BY_HAND = {"Spark 4.0", "Spark 4.1"}
 """Supported, but their tests take longer than CI can wait beside everything else."""
 
@@ -155,7 +152,7 @@ class NotHere(Exception):
 
 def others() -> tuple[Value, ...]:
     """Return the values that CI tries in turns."""
-    return tuple(value for value in VALUES if value.name not in DEFAULTS | UNSUPPORTED | BY_HAND)
+    return tuple(value for value in VALUES if value.name not in DEFAULTS | BY_HAND)
 
 
 def main() -> None:

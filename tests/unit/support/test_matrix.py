@@ -54,7 +54,7 @@ def test_programs_that_cannot_be_downloaded_are_told_with_the_reason(tmp_path: P
 
 def test_every_supported_value_but_the_defaults_comes_round() -> None:
     names = {value.name for value in matrix.VALUES}
-    without = matrix.DEFAULTS | matrix.UNSUPPORTED | matrix.BY_HAND
+    without = matrix.DEFAULTS | matrix.BY_HAND
     assert names > without
     assert {value.name for value in matrix.others()} == names - without
 
