@@ -19,6 +19,7 @@ from airflow_kcr.metrics.declared import Metric
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.sdk.metrics import MeterProvider
     from prometheus_client.metrics_core import Metric as Family
 
 F = TypeVar("F")
@@ -86,7 +87,10 @@ def serve(collector: Collector, port: int) -> Callable[[], None]:
 def push(
     metrics: Iterable[Metric[F]], facts: Callable[[], Iterable[F]], environ: Mapping[str, str] = os.environ
 ) -> Callable[[], None]:
-    """Have OpenTelemetry send metrics every minute, if a variable of `OTLP` is set; return what ends that.
+    """Have OpenTelemetry send metrics; return what ends that.
+
+    Where the process has a meter provider already, by Airflow or the user, it sends them as it sends its own metrics.
+    Else one is made if a variable of `OTLP` is set, which sends every minute.
 
     Args:
         metrics: which.
@@ -96,6 +100,11 @@ def push(
     Raises:
         ModuleNotFoundError: OpenTelemetry's SDK or its OTLP exporter over HTTP is not installed.
     """
+    found = _configured()
+    if found is not None:
+        asked = [facts]
+        _declare(found, metrics, lambda: asked[0]() if asked else ())
+        return asked.clear  # the provider goes on, without values: an instrument can't be taken from it
     if not any(environ.get(name) for name in OTLP):
         return lambda: None
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -103,11 +112,26 @@ def push(
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
     provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], shutdown_on_exit=False)
+    _declare(provider, metrics, facts)
+    return partial(provider.shutdown, LAST_EXPORT)
+
+
+def _configured() -> MeterProvider | None:
+    """Return the meter provider of the process; None: it has none that sends anything."""
+    try:
+        from opentelemetry.metrics import get_meter_provider
+        from opentelemetry.sdk.metrics import MeterProvider
+    except ModuleNotFoundError:
+        return None
+    found = get_meter_provider()
+    return found if isinstance(found, MeterProvider) else None
+
+
+def _declare(provider: MeterProvider, metrics: Iterable[Metric[F]], facts: Callable[[], Iterable[F]]) -> None:
     meter = provider.get_meter("airflow_kcr")
     for metric in metrics:
         create = meter.create_observable_counter if metric.is_counter else meter.create_observable_gauge
         create(metric.name, [partial(_observed, metric, facts)], description=metric.help)
-    return partial(provider.shutdown, LAST_EXPORT)
 
 
 def _observed(metric: Metric[F], facts: Callable[[], Iterable[F]], _: CallbackOptions) -> Iterable[Observation]:

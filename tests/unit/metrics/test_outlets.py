@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
+import opentelemetry.metrics
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 from airflow_kcr.metrics.declared import FAILURES, MEMBER_METRICS, METRICS, MemberFacts
@@ -105,6 +109,33 @@ def test_opentelemetry_is_sent_what_prometheus_gets(monkeypatch: pytest.MonkeyPa
     assert {pair.key: pair.value.string_value for pair in point.attributes}["region"] == "flights"
     assert by_name["kcr_batches_total"].sum.is_monotonic
     assert [p.as_double for p in by_name["kcr_member_lag"].gauge.data_points] == [16.0]
+
+
+def test_a_meter_provider_that_the_process_has_is_used_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://localhost:9/v1/metrics")
+    reader = InMemoryMetricReader()
+    own = MeterProvider([reader], shutdown_on_exit=False)
+    monkeypatch.setattr(opentelemetry.metrics, "get_meter_provider", lambda: own)
+    threads = threading.active_count()
+    with published(MEMBER_METRICS, facts, None):
+        assert threading.active_count() == threads  # none that would send them a second time
+        assert values_in(reader)["kcr_batches_total"] == [3]
+    assert "kcr_batches_total" not in values_in(reader)
+    other = own.get_meter("theirs").create_counter("still_there")
+    other.add(1)
+    assert values_in(reader) == {"still_there": [1]}
+
+
+def values_in(reader: InMemoryMetricReader) -> dict[str, list[float]]:
+    """What a provider sends at this moment, by name."""
+    data = reader.get_metrics_data()
+    scopes = () if data is None else data.resource_metrics[0].scope_metrics
+    return {
+        metric.name: [point.value for point in metric.data.data_points]  # type: ignore[union-attr]
+        for scope in scopes
+        for metric in scope.metrics
+        if metric.data.data_points
+    }
 
 
 def test_the_names_are_unique() -> None:
