@@ -20,7 +20,7 @@ from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import boundaries, coverage, retention
 from airflow_kcr.protocol.region.lag import LagVerdict
 from airflow_kcr.protocol.region.liveness import Liveness
-from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.rows import Checkpoint, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.waits import Rule
 from airflow_kcr.protocol.values import NO_CLUSTER, GroupId, RegionName
@@ -58,6 +58,18 @@ class MemberFacts:
 
     region: RegionName
     snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFacts:
+    """What a task of Airflow knows when it ends."""
+
+    region: RegionName
+    checkpoint: Checkpoint | None = None
+    """With which it ends."""
+
+    rewound: int | None = None
+    """Offsets that a reset, with which it ends, went back; None: there is none."""
 
 
 class Unit(StrEnum):
@@ -434,3 +446,50 @@ MEMBER_METRICS: Final[tuple[Metric[MemberFacts], ...]] = (
     ),
 )
 """Those of a member, which its process serves and counts since its start."""
+
+
+def _task_durations(facts: TaskFacts) -> Iterator[Sample]:
+    for phase, took in phases(facts.checkpoint).items() if facts.checkpoint is not None else ():
+        yield (facts.region, str(phase)), took.total_seconds()
+
+
+def _of_task(value: Callable[[TaskFacts], float | None]) -> Callable[[TaskFacts], Iterator[Sample]]:
+    def read(facts: TaskFacts) -> Iterator[Sample]:
+        found = value(facts)
+        if found is not None:
+            yield (facts.region,), found
+
+    return read
+
+
+TASK_METRICS: Final[tuple[Metric[TaskFacts], ...]] = (
+    Metric(
+        "kcr_task_checkpoint_seconds",
+        Unit.SECONDS,
+        ("region", "phase"),
+        "How long each phase took, of the checkpoint that the last task ended with.",
+        _task_durations,
+    ),
+    Metric(
+        "kcr_task_checkpoints_total",
+        Unit.NUMBER,
+        _IN_REGION,
+        "Checkpoints that tasks ended with.",
+        _of_task(lambda facts: None if facts.checkpoint is None else 1),
+    ),
+    Metric(
+        "kcr_task_resets_total",
+        Unit.NUMBER,
+        _IN_REGION,
+        "Resets that tasks carried out.",
+        _of_task(lambda facts: None if facts.rewound is None else 1),
+    ),
+    Metric(
+        "kcr_task_rewound_records_total",
+        Unit.OFFSETS,
+        _IN_REGION,
+        "Offsets that those resets went back; at most as many are processed again.",
+        _of_task(lambda facts: facts.rewound),
+    ),
+)
+"""Those of Airflow's tasks; of a counter, a sample is what a task adds to it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_kcr.errors import GroupNotEmpty, KcrError
-from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks import kcr, stats
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.hooks.compat import add_key
@@ -71,6 +71,7 @@ def settled(task: CheckpointTask, context: Context, region: Region, sequence: in
     if row.committed is Committed.SUPERSEDED:
         task.log.info("Kafka holds, or is being told, the offsets of a later checkpoint or of a reset")
     _emit(task, context, region, view)
+    stats.send(region.name, checkpoint=row)
     return document(region.name, row)
 
 

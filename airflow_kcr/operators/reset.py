@@ -14,7 +14,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionInState, ResetNotApproved, StalePlan
 from airflow_kcr.goals import ResetFinished
-from airflow_kcr.hooks import kcr
+from airflow_kcr.hooks import kcr, stats
 from airflow_kcr.hooks.compat import storable
 from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
 from airflow_kcr.hooks.lineage import send_reset
@@ -582,6 +582,8 @@ class KcrApplyResetOperator(WaitingOperator):
         if view is None:
             raise ConfigurationError(f"the reset of plan {plan} is gone; was the region deleted?")
         send_reset(self.hook, context, region, view)
+        counted = region.resets.show(view.reset_id).counted
+        stats.send(region.name, rewound=0 if counted is None else counted.rewound)
         document = view.to_json()
         names = ("region", "id", "plan", "state", "target", "epoch", "timeline", "undone", "who", "reason")
         return {name: document[name] for name in names}

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from airflow_kcr import errors, settings, traces
-from airflow_kcr.metrics.declared import MEMBER_METRICS, METRICS, Metric
+from airflow_kcr.metrics.declared import MEMBER_METRICS, METRICS, TASK_METRICS, Metric
 from airflow_kcr.protocol import offsets, targets, timeouts, values
 from airflow_kcr.protocol.invariants.proof import CHECKS
 from airflow_kcr.protocol.member import messages as member_effects
@@ -579,6 +579,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     ),
     "metrics": lambda: metric_table(METRICS),
     "member-metrics": lambda: metric_table(MEMBER_METRICS),
+    "task-metrics": lambda: metric_table(TASK_METRICS),
     "member-states": lambda: values_of(member_state, member_state.State),
     "member-whys": lambda: values_of(member_state, member_state.Why),
     "member-table": member_table,

@@ -8,6 +8,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_kcr.api import Plan, Region, ResetRequest
+from airflow_kcr.hooks import stats
 from airflow_kcr.operators.reset import KcrApplyResetOperator, KcrApproveResetOperator
 from airflow_kcr.operators.reset_form import markdown
 from airflow_kcr.protocol.evidence import CheckVerdict
@@ -99,6 +100,21 @@ def test_an_approved_plan_is_applied_and_waited_for_without_a_slot(
     }
     [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
     assert (reset.requester.dag_id, reset.requester.run_id) == (DAG_ID, RUN)
+
+
+def test_how_far_it_went_back_is_sent_as_a_metric(
+    driver: Driver, world: World, approval: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, dict[str, object]]] = []
+    monkeypatch.setattr(stats, "send", lambda region, **known: sent.append((region, known)))
+    waits = deferred(apply(approval))
+    driver.complete()
+    driver.finish_reset()
+    resumed(waits, approval)
+    [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
+    assert reset.counted is not None
+    assert sent == [("flights", {"rewound": reset.counted.rewound})]
+    assert reset.counted.rewound > 0
 
 
 def test_a_retry_finds_the_reset(driver: Driver, world: World, approval: dict[str, Any]) -> None:

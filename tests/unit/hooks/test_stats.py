@@ -1,0 +1,144 @@
+"""What tasks send by Airflow's own metrics, to a real OTLP receiver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import opentelemetry.metrics
+import pytest
+from airflow.sdk._shared.observability.metrics import otel_logger
+from airflow.sdk.execution_time.context import OutletEventAccessors
+from airflow.sdk.observability import stats as airflow_stats
+from airflow.sdk.observability.metrics.otel_logger import get_otel_logger
+from opentelemetry.metrics import _internal
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from airflow_kcr.hooks import stats
+from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
+from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.values import RegionName
+from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.driver import Driver
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes metrics over OTLP, on a free port of this machine."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.values: dict[tuple[str, ...], float] = {}
+        """By name, and labels as `name=value`."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        """Take what is sent."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        for sent in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            for metric in (metric for scope in sent.scope_metrics for metric in scope.metrics):
+                for point in (*metric.sum.data_points, *metric.gauge.data_points):
+                    labels = sorted(f"{pair.key}={pair.value.string_value}" for pair in point.attributes)
+                    self.server.values[(metric.name, *labels)] = point.as_double or point.as_int
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (as the original)
+        """Say nothing."""
+
+
+@contextmanager
+def configured(**options: Any) -> Iterator[None]:  # noqa: ANN401
+    """Have Airflow send its metrics by what it is given, as it does when a task starts."""
+    airflow_stats.initialize(export_legacy_names=False, **options)
+    try:
+        yield
+    finally:
+        airflow_stats.initialize(export_legacy_names=False, factory=NoStats)
+
+
+class NoStats:
+    """What Airflow has where no metrics are configured."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return lambda *_, **__: None
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """Where Airflow is configured to send its metrics to."""
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    monkeypatch.setattr(_internal, "_METER_PROVIDER", None)  # put back at the end: it is the process's own
+    monkeypatch.setattr(otel_logger, "atexit_register_metrics_flush", lambda: None)
+    with configured(factory=get_otel_logger):
+        yield server
+    opentelemetry.metrics.get_meter_provider().shutdown()  # type: ignore[attr-defined]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def flush() -> None:
+    opentelemetry.metrics.get_meter_provider().force_flush()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def committed(driver: Driver) -> None:
+    """A committed checkpoint of the run."""
+    driver.up()
+    driver.process()
+    driver.request_checkpoint("one", requester=Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-1"))
+    driver.complete()
+    driver.publish()
+    for member in sorted(driver.processes):
+        driver.read_back(member)
+
+
+def commit() -> None:
+    context = task_context(FakeTask(task_id="commit", run_id="run-1"))
+    context["outlet_events"] = OutletEventAccessors()
+    KcrCommitCheckpointOperator(task_id="commit", region="flights").execute(context)
+
+
+def test_a_checkpoint_is_counted_with_how_long_its_phases_took(receiver: Receiver, committed: None) -> None:
+    commit()
+    flush()
+    found = receiver.values
+    assert found["airflow.kcr_task_checkpoints_total", "region=flights"] == 1
+    drain = found["airflow.kcr_task_checkpoint_seconds", "phase=drain", "region=flights"]
+    publish = found["airflow.kcr_task_checkpoint_seconds", "phase=publish", "region=flights"]
+    assert drain > 0
+    assert publish > 0
+    assert not [name for name, *_ in found if "reset" in name or "rewound" in name]
+
+
+def test_a_reset_is_counted_with_how_far_it_went_back(receiver: Receiver) -> None:
+    stats.send(RegionName("flights"), rewound=40)
+    stats.send(RegionName("flights"), rewound=0)
+    flush()
+    found = receiver.values
+    assert found["airflow.kcr_task_resets_total", "region=flights"] == 2
+    assert found["airflow.kcr_task_rewound_records_total", "region=flights"] == 40
+
+
+def test_metrics_that_can_not_be_sent_are_one_line_and_cost_no_task(
+    committed: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise ValueError("no such client")
+
+    with configured(factory=broken):
+        commit()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line == "the metrics of region flights were not sent: ValueError: no such client"
