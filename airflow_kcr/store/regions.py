@@ -29,6 +29,7 @@ from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import batches, claims, commands, decisions, lifecycle, lost_logs
 from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.events import PARTS, Event
+from airflow_kcr.protocol.region.incidents import Memory
 from airflow_kcr.protocol.region.lag import RECENT, WINDOW, LagSample, stands_still
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch, Outcome
@@ -37,7 +38,17 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.store.answers import Replayed, Sign, Span
 from airflow_kcr.store.garbage import uncollected
-from airflow_kcr.store.postgres import archive, deletion, history, lag, leases, ledger, region_reads, region_writes
+from airflow_kcr.store.postgres import (
+    archive,
+    deletion,
+    history,
+    lag,
+    leases,
+    ledger,
+    region_reads,
+    region_writes,
+    watchers,
+)
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections, build_engine, read_again
 from airflow_kcr.store.postgres.history import Chronicle
 from airflow_kcr.store.postgres.listeners import NOTIFY, Listeners, payload
@@ -500,6 +511,24 @@ class RegionStore:
         """
         found = self.lag_since(name, now - WINDOW)
         return self.lag_since(name, now - RECENT) if stands_still(found) else found
+
+    # Of what people were notified: no part of what it decides either
+
+    def remember(
+        self, name: values.RegionName, watcher: str, rule: Callable[[Memory, datetime], tuple[Memory, A]]
+    ) -> A:
+        """Run a rule on what a watcher of a region remembers, and store what it returns; one caller after the other.
+
+        Args:
+            name: the region's.
+            watcher: which one; one that never looked remembers nothing, since now.
+            rule: given the memory and the store's clock, returns the new memory and the answer.
+
+        Raises:
+            UnknownRegion: there is no such region.
+        """
+        with self._beside(name) as session:
+            return watchers.remember(session, watcher, session.rows(SQL["now"])[0][0], rule)
 
     # Sessions about one region
 

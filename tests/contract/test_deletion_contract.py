@@ -35,6 +35,7 @@ def lived(driver: Driver) -> None:
     driver.store.take(driver.name, SinkPlace(GROUP, "out", "/lake/out"))
     at = driver.store.read(driver.name)[1]
     driver.store.add_lag(driver.name, [LagSample(group=GROUP, at=at, epoch=Epoch(1), points={})])
+    driver.store.remember(driver.name, "w", lambda memory, _: (memory, None))
     driver.handle(KillRegion())
     for member in driver.all_members():
         driver.leave(member)

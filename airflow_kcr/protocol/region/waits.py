@@ -100,10 +100,15 @@ def to_run(region: Region, now: datetime) -> Waits:
 def absent(region: Region, now: datetime) -> Waits:
     """Yield the members that the spec asks for and that hold no lease."""
     failures = {c.member: specs.describe_start_failure(region, now, c) for c in specs.start_failures(region, now)}
+    attempt = region.resets.get(region.epoch)
+    began = None if attempt is None else attempt.started_at
     for member in coverage.expected_members(region):
         if not region.is_live(member, now):
+            lease = region.leases.get(member)
             what = failures.get(member, f"{member} is not there (no lease)")
-            yield Wait(rule=Rule.MEMBERS, what=what, group=member.group)
+            # A lease from before the newest reset may be one from before the region was stopped.
+            since = max((at for at in (began, lease and lease.until) if at is not None), default=None)
+            yield Wait(rule=Rule.MEMBERS, what=what, since=since, group=member.group)
 
 
 def reset(region: Region, now: datetime) -> Waits:

@@ -1,0 +1,59 @@
+"""The incidents of a region, and what a watcher is to notify people of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_kcr.api.checkpoints import reach_of
+from airflow_kcr.protocol.region import incidents, lag, liveness
+from airflow_kcr.protocol.region.incidents import Incident, IncidentKey, Notice, Tolerance
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.store.regions import RegionStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a watcher has found."""
+
+    region: Region
+    incidents: tuple[Incident, ...]
+    notices: tuple[Notice, ...]
+    """What this caller is to notify people of, and no other for now."""
+
+
+def incidents_of(store: RegionStore, region: Region, now: datetime, tolerance: Tolerance) -> tuple[Incident, ...]:
+    """Return the incidents of a region that was read at a moment of the store's clock; Kafka is not asked."""
+    waits = liveness.judge(region, now, store.seen(region.name))
+    verdict = lag.worst(lag.judge(region, now, waits, store.recent_lag(region.name, now)).values())
+    return tuple(incidents.find(region, now, waits, verdict, _overtaken_at(region, now), tolerance))
+
+
+def _overtaken_at(region: Region, now: datetime) -> datetime | None:
+    point = region.restore_checkpoint
+    reach = None if point is None else reach_of(region, point.sequence)
+    return None if reach is None else now if reach.is_unreachable else reach.overtaken_at
+
+
+def look(store: RegionStore, name: RegionName, watcher: str, tolerance: Tolerance) -> Look:
+    """Look for incidents, and claim what people are to be notified of; `settle` says how that went.
+
+    Raises:
+        UnknownRegion: there is no such region.
+        StoreError: the store is away.
+    """
+    region, now = store.read(name)
+    found = incidents_of(store, region, now, tolerance)
+    notices = store.remember(name, watcher, lambda memory, at: incidents.take(memory, found, at))
+    return Look(region=region, incidents=found, notices=notices)
+
+
+def settle(store: RegionStore, name: RegionName, watcher: str, sent: Mapping[IncidentKey, bool]) -> None:
+    """Say of which notices people were notified; of the others, the next look takes care.
+
+    Raises:
+        StoreError: the store is away; people are notified again once the claim is over.
+    """
+    store.remember(name, watcher, lambda memory, _: (incidents.settle(memory, sent), None))
