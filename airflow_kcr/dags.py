@@ -7,6 +7,7 @@
     interval    run, once for each data interval, instead of these two; nothing runs between the runs (with several
                 applications: apply ─► run and the mapped task members, beside each other)
     reset       choose ─► plan ─► approve ─► apply, started by a person with Airflow's form
+    watch       watch, always, if it is asked for (`watch_dag`)
 
 The checkpoint DAG, or that of the intervals, has a run for every boundary of the region: its data intervals end where
 the region's schedule says, also after an outage, and one at a time. What would let the two disagree is refused when the
@@ -21,7 +22,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args, overload
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseNotifier
 
 from airflow_kcr.airflow_features import PARTITION_DATES
 from airflow_kcr.errors import ConfigurationError
@@ -45,6 +46,7 @@ from airflow_kcr.operators.reset import (
 )
 from airflow_kcr.operators.reset_form import reset_params
 from airflow_kcr.operators.run_members import KcrRunMembersOperator
+from airflow_kcr.operators.watch import KcrWatchOperator
 from airflow_kcr.protocol.rules import Schedule
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec import RegionSpec
@@ -231,6 +233,44 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
             return IntervalDags(made.interval(hosted, cleared, started), reset())
 
 
+def watch_dag(
+    region: str,
+    *,
+    notifiers: Sequence[BaseNotifier] | BaseNotifier,
+    start_date: datetime,
+    kcr_conn_id: str = "kcr_default",
+    watch: Mapping[str, object] | None = None,
+    dag_args: Mapping[str, object] | None = None,
+) -> DAG:
+    """Return the DAG that watches a region and notifies people of its incidents: `REGION_watch`.
+
+    Its task holds no slot. A run ends after an hour, and the next one goes on at once.
+
+    Args:
+        region: the region's name; it may be declared later.
+        notifiers: Airflow's notifiers, such as `SmtpNotifier`, at least one.
+        start_date: from when on, with zone.
+        kcr_conn_id: the connection to the region store.
+        watch: further arguments of `KcrWatchOperator`, such as `late` and `retention`.
+        dag_args: further arguments of the DAG, as for `region_dags`.
+
+    Raises:
+        ConfigurationError: a notifier is none, or an argument of the DAG is unknown or one that it has already.
+    """
+    with _FurtherArguments(dag_args or {}, {}, tags=("kcr", region)).dag(
+        None,
+        dag_id=f"{region}_watch",
+        description=f"Notifies people of what is wrong with the region {region}",
+        schedule="@continuous",
+        start_date=start_date,
+        max_active_runs=1,
+        # A run that finds no region would else fail and be followed by the next one at once.
+        default_args={"retries": 5, "retry_delay": timedelta(minutes=1)},
+    ) as dag:
+        KcrWatchOperator(task_id="watch", region=region, kcr_conn_id=kcr_conn_id, notifiers=notifiers, **(watch or {}))
+    return dag
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
     """Makes the DAGs of one region, each from what all of them share."""
@@ -365,13 +405,13 @@ class _FurtherArguments:
                 f"dag_args_of: there is no DAG {', '.join(strange)}; use {', '.join(get_args(DagName))}"
             )
 
-    def dag(self, name: DagName, **own: Any) -> DAG:  # noqa: ANN401 (Airflow's own)
-        """Return a DAG with what is its own, and what the author adds.
+    def dag(self, name: DagName | None, **own: Any) -> DAG:  # noqa: ANN401 (Airflow's own)
+        """Return a DAG with what is its own, and what the author adds to all and to the one of that name.
 
         Raises:
             ConfigurationError: the author gives what is the DAG's own, or what no DAG has.
         """
-        given: dict[str, Any] = {**self.of_all, **self.of_one.get(name, {})}
+        given: dict[str, Any] = {**self.of_all, **(self.of_one.get(name, {}) if name is not None else {})}
         tags, params = [*self.tags, *_listed(given.pop("tags", ()), "tags")], dict(own.pop("params", {}))
         added = given.pop("params", {})
         if not isinstance(added, Mapping):

@@ -8,7 +8,7 @@ from airflow_kcr.hooks.connections import DEFAULT_CONNECTION, SSL_MODES, STORE_T
 
 INTEGRATION: Final = "Kafka Consistent Regions"
 
-_OPERATORS: Final = ("checkpoint", "consume", "interval", "run_members", "recompute", "region", "reset")
+_OPERATORS: Final = ("checkpoint", "consume", "interval", "run_members", "recompute", "region", "reset", "watch")
 _SENSORS: Final = ("region",)
 
 

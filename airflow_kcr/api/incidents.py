@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_kcr.api.checkpoints import reach_of
 from airflow_kcr.protocol.region import incidents, lag, liveness
-from airflow_kcr.protocol.region.incidents import Incident, IncidentKey, Notice, Tolerance
+from airflow_kcr.protocol.region.incidents import Incident, IncidentKey, Memory, Notice, Tolerance
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.regions import RegionStore
@@ -50,10 +50,20 @@ def look(store: RegionStore, name: RegionName, watcher: str, tolerance: Toleranc
     return Look(region=region, incidents=found, notices=notices)
 
 
-def settle(store: RegionStore, name: RegionName, watcher: str, sent: Mapping[IncidentKey, bool]) -> None:
-    """Say of which notices people were notified; of the others, the next look takes care.
+def names(found: Iterable[Incident]) -> tuple[str, ...]:
+    """Return the names of incidents: while they stay the same, there is nothing to notify people of."""
+    return tuple(sorted(f"{incident.key.kind} {incident.key.subject}".rstrip() for incident in found))
+
+
+def settle(store: RegionStore, name: RegionName, watcher: str, sent: Mapping[IncidentKey, bool]) -> bool:
+    """Say of which notices people were notified, and return whether they were of all; else the next look takes care.
 
     Raises:
         StoreError: the store is away; people are notified again once the claim is over.
     """
-    store.remember(name, watcher, lambda memory, _: (incidents.settle(memory, sent), None))
+
+    def rule(memory: Memory, _: datetime) -> tuple[Memory, bool]:
+        after = incidents.settle(memory, sent)
+        return after, all(notice.is_sent and notice.over_at is None for notice in after.notices)
+
+    return store.remember(name, watcher, rule)

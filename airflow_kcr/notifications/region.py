@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk import BaseNotifier
 
-from airflow_kcr.errors import ConfigurationError, KcrError
+from airflow_kcr.errors import KcrError
+from airflow_kcr.hooks import notices
 from airflow_kcr.hooks.kcr import KcrHook
 
 if TYPE_CHECKING:
@@ -55,12 +56,7 @@ class KcrRegionNotifier(BaseNotifier):
         super().__init__()
         self.region = region
         self.kcr_conn_id = kcr_conn_id
-        given: list[object] = [notifiers] if isinstance(notifiers, BaseNotifier) else list(notifiers)
-        self.notifiers = [one for one in given if isinstance(one, BaseNotifier)]
-        if not self.notifiers or len(self.notifiers) < len(given):
-            raise ConfigurationError(
-                f"notifiers are Airflow's, such as SmtpNotifier, at least one, not {notifiers!r:.60}"
-            )
+        self.notifiers = notices.checked(notifiers)
 
     def notify(self, context: Context) -> None:
         """Tell all notifiers.
@@ -72,17 +68,8 @@ class KcrRegionNotifier(BaseNotifier):
             AirflowException: some of them failed; all were called, and the log has the error of each.
         """
         said = self._said(context)
-        self.log.warning("Region %s is %s: %s", *said.values())
-        failed = []
-        for notifier in self.notifiers:
-            name = type(notifier).__name__
-            try:
-                notifier({**context, "kcr": said})
-            except Exception as error:  # others' code, and the next one is to be called all the same
-                self.log.exception("Notifier %s failed", name)
-                # Its text may hold the address that it posts to. Only the task's log has it, as with any notifier:
-                # there Airflow masks the secrets of its connections.
-                failed.append(f"{name} ({type(error).__name__})")
+        self.log.warning("%s", said["text"])
+        failed = notices.send(self.notifiers, context, said, self.log)
         if failed:
             raise AirflowException(
                 f"{len(failed)} of {len(self.notifiers)} notifiers failed to tell that region {self.region} is "
@@ -100,4 +87,5 @@ class KcrRegionNotifier(BaseNotifier):
             stalled = "; ".join(wait.text() for wait in view.liveness.stalled)
             standing = "halted" if view.halted else "stalled" if stalled else view.state
             detail = view.halted or stalled or failure
-        return {"region": self.region, "standing": standing, "detail": detail}
+        text = f"Region {self.region} is {standing}: {detail}"
+        return {"region": self.region, "standing": standing, "detail": detail, "text": text}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Self, TypeAlias, cast
 
@@ -46,6 +47,22 @@ class LagBelow(WaitingFor):
             raise ConfigurationError(f"lag is waited for below a number above 0, not below {self.records}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentsChange(WaitingFor):
+    """The region has other incidents than those that are known."""
+
+    kind = "incidents_change"
+
+    known: tuple[str, ...]
+    """Their names."""
+
+    late: timedelta
+    """How long after its boundary a checkpoint is late."""
+
+    retention: timedelta
+    """How long before retention overtakes the restore point."""
+
+
 _Known: TypeAlias = (
     goals.RequestPublished
     | goals.CheckpointCommitted
@@ -58,6 +75,7 @@ _Known: TypeAlias = (
     | Progresses
     | MembershipHealthy
     | LagBelow
+    | IncidentsChange
 )
 
 

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.api import partitions
+from airflow_kcr.api.incidents import incidents_of, names
 from airflow_kcr.api.regions import connect
 from airflow_kcr.api.validation import validate
 from airflow_kcr.api.waiting import AWAY, Progress, missing, reconciled
@@ -21,10 +22,18 @@ from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.goals import RUNNING, Goal, WaitingFor
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import lag, liveness, waits
+from airflow_kcr.protocol.region.incidents import Tolerance
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.store.answers import Sign
 from airflow_kcr.store.regions import RegionStore
-from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, Status, TriggerAnswer
+from airflow_kcr.triggers.payloads import (
+    IncidentsChange,
+    LagBelow,
+    MembershipHealthy,
+    Progresses,
+    Status,
+    TriggerAnswer,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -64,6 +73,8 @@ def _progress(
             return _lag(store, region, waiting_for, hook)
         case Progresses():
             return _standing(store, region, now)
+        case IncidentsChange():
+            return _incidents(store, region, now, waiting_for)
         case MembershipHealthy():
             return _membership(store, region, now, waiting_for, hook)
         case Goal():
@@ -95,6 +106,11 @@ def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progre
     if not named and verdict.verdict in lag.STANDING:
         named = [verdict.text()]
     return _missing("to make progress again; it is stalled", region, named) if named else None
+
+
+def _incidents(store: RegionStore, region: StoredRegion, now: datetime, wanted: IncidentsChange) -> Progress | None:
+    found = names(incidents_of(store, region, now, Tolerance(late=wanted.late, retention=wanted.retention)))
+    return _missing("to have other incidents", region, found) if found == wanted.known else None
 
 
 def _membership(
@@ -190,7 +206,7 @@ class StoreProbes:
     def _remember(self, name: RegionName, sign: Sign | None, found: Mapping[WaitingFor, ProbeResult]) -> None:
         """Remember what was found if a sign tells whether it still holds; the sign is from before the read."""
         self._seen.pop(name, None)
-        if sign is not None and all(isinstance(what, Goal) for what in found):
+        if sign is not None and all(isinstance(what, Goal | IncidentsChange) for what in found):
             self._seen[name] = _Seen(sign=sign, at=monotonic(), found=found)
 
     def probe(

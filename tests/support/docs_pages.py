@@ -30,7 +30,7 @@ from airflow_kcr.protocol.member import messages as member_effects
 from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
-from airflow_kcr.protocol.region import commands, events, lag, rows, waits
+from airflow_kcr.protocol.region import commands, events, incidents, lag, rows, waits
 from airflow_kcr.protocol.values import DesiredState, format_duration
 from airflow_kcr.spark import reads
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
@@ -573,6 +573,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "halt-reasons": lambda: values_of(rows, rows.HaltReason),
     "liveness-rules": lambda: values_of(waits, waits.Rule),
     "lag-verdicts": lambda: values_of(lag, lag.LagVerdict),
+    "incidents": lambda: values_of(incidents, incidents.IncidentKind),
     "lag-to-do": lambda: table(["It waits for", "What to do"], [[code(r), t] for r, t in lag.TO_DO.items()]),
     "lag-tiers": lambda: table(
         ["Up to an age of", "One sample of a group in"], [[_span(age), _span(step)] for age, step in lag.TIERS]

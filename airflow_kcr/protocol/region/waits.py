@@ -107,7 +107,8 @@ def absent(region: Region, now: datetime) -> Waits:
             lease = region.leases.get(member)
             what = failures.get(member, f"{member} is not there (no lease)")
             # A lease from before the newest reset may be one from before the region was stopped.
-            since = max((at for at in (began, lease and lease.until) if at is not None), default=None)
+            ended = began if lease is None else lease.until
+            since = max((at for at in (began, ended) if at is not None), default=None)
             yield Wait(rule=Rule.MEMBERS, what=what, since=since, group=member.group)
 
 

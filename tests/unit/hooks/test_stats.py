@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import opentelemetry.metrics
 import pytest
 from airflow.sdk._shared.observability.metrics import otel_logger
+from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.sdk.observability import stats as airflow_stats
 from airflow.sdk.observability.metrics.otel_logger import get_otel_logger
 from opentelemetry.metrics import _internal
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.sdk.metrics import MeterProvider
 
 from airflow_kcr.hooks import stats
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
@@ -23,35 +23,7 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.values import RegionName
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
-
-
-class Receiver(ThreadingHTTPServer):
-    """Takes metrics over OTLP, on a free port of this machine."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Request)
-        self.values: dict[tuple[str, ...], float] = {}
-        """By name, and labels as `name=value`."""
-
-
-class _Request(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        """Take what is sent."""
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        for sent in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-            for metric in (metric for scope in sent.scope_metrics for metric in scope.metrics):
-                for point in (*metric.sum.data_points, *metric.gauge.data_points):
-                    labels = sorted(f"{pair.key}={pair.value.string_value}" for pair in point.attributes)
-                    self.server.values[(metric.name, *labels)] = point.as_double or point.as_int
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (as the original)
-        """Say nothing."""
+from tests.support.http_receiver import HttpReceiver, http_receiver
 
 
 @contextmanager
@@ -61,36 +33,40 @@ def configured(**options: Any) -> Iterator[None]:  # noqa: ANN401
     try:
         yield
     finally:
-        airflow_stats.initialize(export_legacy_names=False, factory=NoStats)
-
-
-class NoStats:
-    """What Airflow has where no metrics are configured."""
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        return lambda *_, **__: None
+        airflow_stats.initialize(export_legacy_names=False, factory=NoStatsLogger)
 
 
 @pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpReceiver]:
     """Where Airflow is configured to send its metrics to."""
-    server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    monkeypatch.setattr(_internal, "_METER_PROVIDER", None)  # put back at the end: it is the process's own
-    monkeypatch.setattr(otel_logger, "atexit_register_metrics_flush", lambda: None)
-    with configured(factory=get_otel_logger):
-        yield server
-    opentelemetry.metrics.get_meter_provider().shutdown()  # type: ignore[attr-defined]
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_receiver() as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        monkeypatch.setattr(_internal, "_METER_PROVIDER", None)  # put back at the end: it is the process's own
+        monkeypatch.setattr(otel_logger, "atexit_register_metrics_flush", lambda: None)
+        with configured(factory=get_otel_logger):
+            yield server
+        provider().shutdown()
 
 
-def flush() -> None:
-    opentelemetry.metrics.get_meter_provider().force_flush()  # type: ignore[attr-defined]
+def provider() -> MeterProvider:
+    """The one that Airflow has made."""
+    found = opentelemetry.metrics.get_meter_provider()
+    assert isinstance(found, MeterProvider)
+    return found
+
+
+def sent(receiver: HttpReceiver) -> dict[tuple[str, ...], float]:
+    """What was received, by name, and labels as `name=value`."""
+    provider().force_flush()
+    values = {}
+    for body in receiver.received:
+        for of_resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            for metric in (metric for scope in of_resource.scope_metrics for metric in scope.metrics):
+                for point in (*metric.sum.data_points, *metric.gauge.data_points):
+                    labels = sorted(f"{pair.key}={pair.value.string_value}" for pair in point.attributes)
+                    values[(metric.name, *labels)] = point.as_double or point.as_int
+    return values
 
 
 @pytest.fixture
@@ -111,10 +87,9 @@ def commit() -> None:
     KcrCommitCheckpointOperator(task_id="commit", region="flights").execute(context)
 
 
-def test_a_checkpoint_is_counted_with_how_long_its_phases_took(receiver: Receiver, committed: None) -> None:
+def test_a_checkpoint_is_counted_with_how_long_its_phases_took(receiver: HttpReceiver, committed: None) -> None:
     commit()
-    flush()
-    found = receiver.values
+    found = sent(receiver)
     assert found["airflow.kcr_task_checkpoints_total", "region=flights"] == 1
     drain = found["airflow.kcr_task_checkpoint_seconds", "phase=drain", "region=flights"]
     publish = found["airflow.kcr_task_checkpoint_seconds", "phase=publish", "region=flights"]
@@ -123,11 +98,10 @@ def test_a_checkpoint_is_counted_with_how_long_its_phases_took(receiver: Receive
     assert not [name for name, *_ in found if "reset" in name or "rewound" in name]
 
 
-def test_a_reset_is_counted_with_how_far_it_went_back(receiver: Receiver) -> None:
+def test_a_reset_is_counted_with_how_far_it_went_back(receiver: HttpReceiver) -> None:
     stats.send(RegionName("flights"), rewound=40)
     stats.send(RegionName("flights"), rewound=0)
-    flush()
-    found = receiver.values
+    found = sent(receiver)
     assert found["airflow.kcr_task_resets_total", "region=flights"] == 2
     assert found["airflow.kcr_task_rewound_records_total", "region=flights"] == 40
 
