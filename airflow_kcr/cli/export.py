@@ -39,6 +39,7 @@ def export(
         try:
             while True:
                 exporter.read()
+                clusters.close_unused()
                 sleep(PERIOD)
         finally:
             for end in ends:

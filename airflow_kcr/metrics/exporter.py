@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -48,16 +48,24 @@ class KeptClusters:
     """Opens each cluster once, for groups of any region with the same settings: it is a process of its own."""
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._open: dict[tuple[tuple[str, str], ...], GroupReader] = {}
+        self._open: dict[tuple[tuple[str, str], ...], tuple[GroupReader, ExitStack]] = {}
+        self._lent: set[tuple[tuple[str, str], ...]] = set()
 
     def __call__(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:
         """Lend the cluster of a group."""
         settings = client_settings(spec, group, os.environ)
         key = tuple(sorted(settings.items()))
         if key not in self._open:
-            self._open[key] = self._stack.enter_context(reader_with(settings))
-        return nullcontext(self._open[key])
+            stack = ExitStack()
+            self._open[key] = (stack.enter_context(reader_with(settings)), stack)
+        self._lent.add(key)
+        return nullcontext(self._open[key][0])
+
+    def close_unused(self) -> None:
+        """Close what was not lent since this was last called: its regions are gone, or have other settings."""
+        for key in self._open.keys() - self._lent:
+            self._open.pop(key)[1].close()
+        self._lent.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +73,23 @@ class KeptClusters:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._lent.clear()
+        self.close_unused()
+
+
+@dataclass(slots=True)
+class _Replayed:
+    """What the resets of a region had processed again, as last read: the newest ones may still grow."""
+
+    newest: Mapping[str, int] = field(default_factory=dict)
+    earlier: int = 0
+    """Of those that are among the newest no more."""
+
+    def counted(self, newest: Mapping[str, int]) -> int:
+        """Take what was read of the newest resets; return the sum of all that were ever read."""
+        self.earlier += sum(count for reset, count in self.newest.items() if reset not in newest)
+        self.newest = newest
+        return self.earlier + sum(newest.values())
 
 
 class Exporter:
@@ -87,9 +111,7 @@ class Exporter:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._store, self._clusters, self._with_partitions, self._clock = store, clusters, with_partitions, clock
-        self._replayed: dict[RegionName, dict[str, int]] = {}
-        """Of each reset, as last read: the newest ones may still grow."""
-
+        self._replayed: dict[RegionName, _Replayed] = {}
         self._read: Mapping[RegionName, tuple[float, RegionFacts]] = {}
 
     def read(self) -> None:
@@ -134,9 +156,8 @@ class Exporter:
 
     def _replayed_of(self, name: RegionName) -> int:
         resets = RegionResets(self._store, name, self._clusters, Requester()).list(last=RESETS)
-        known = self._replayed.setdefault(name, {})
-        known |= {one.reset_id: one.counted.replayed for one in resets if one.counted is not None}
-        return sum(known.values())
+        newest = {one.reset_id: one.counted.replayed for one in resets if one.counted is not None}
+        return self._replayed.setdefault(name, _Replayed()).counted(newest)
 
     def known(self) -> list[RegionFacts]:
         """Return the readings that are not too old."""

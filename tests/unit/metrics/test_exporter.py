@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -14,19 +14,20 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from airflow_kcr.api import Lag, RegionLag
+from airflow_kcr.api import Lag, Region, RegionLag
 from airflow_kcr.errors import ConfigurationError, StoreUnavailable
-from airflow_kcr.metrics import declared
+from airflow_kcr.metrics import declared, exporter
 from airflow_kcr.metrics.declared import METRICS, RegionFacts
-from airflow_kcr.metrics.exporter import OLD, Exporter
+from airflow_kcr.metrics.exporter import OLD, Exporter, KeptClusters
 from airflow_kcr.metrics.outlets import serve
 from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.values import ClusterId, GroupId, GroupPartition, Offset, TopicName
+from airflow_kcr.spec import parse
 from tests.support.driver import Driver
-from tests.support.live_region import FakeCluster
+from tests.support.live_region import SPEC, FakeCluster
 from tests.support.scripts import running
 
 if TYPE_CHECKING:
@@ -237,3 +238,42 @@ def test_what_resets_had_processed_again_only_grows(driver: Driver, subject: Exp
     subject.read()
     assert values(served(subject), "kcr_reset_replayed_records_total") == [16]
     assert values(served(subject), "kcr_resets_total") == [driver.region.epoch]
+
+
+def test_of_the_resets_of_years_only_the_newest_are_kept_and_all_are_counted(
+    driver: Driver, subject: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "RESETS", 2)
+    driver.up()
+    resets = Region(driver.name, driver.store).resets
+    for _ in range(5):
+        driver.process(width=10)
+        driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+        driver.finish_reset()
+        driver.process(width=4)
+        subject.read()
+        all_of_them = sum(one.counted.replayed for one in resets.list() if one.counted is not None)
+        assert values(served(subject), "kcr_reset_replayed_records_total") == [all_of_them]
+        assert len(subject._replayed[driver.name].newest) <= 2
+
+
+def test_a_cluster_that_no_region_has_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_open: set[str] = set()
+
+    @contextmanager
+    def reader(settings: Mapping[str, str]) -> Iterator[FakeCluster]:
+        is_open.add(settings["bootstrap.servers"])
+        yield FakeCluster()
+        is_open.remove(settings["bootstrap.servers"])
+
+    monkeypatch.setattr(exporter, "reader_with", reader)
+    specs = [parse(SPEC.replace("broker.invalid", host)) for host in ("one", "two")]
+    with KeptClusters() as clusters:
+        for spec in (*specs, *specs):
+            clusters(spec, GroupId("g"))
+        clusters.close_unused()
+        assert is_open == {"one:9092", "two:9092"}
+        clusters(specs[0], GroupId("g"))
+        clusters.close_unused()
+        assert is_open == {"one:9092"}
+    assert is_open == set()
