@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final
@@ -26,18 +27,23 @@ from openlineage.client.facet_v2 import (
 )
 
 from airflow_kcr import __version__
+from airflow_kcr.api import Region as OpenedRegion
 from airflow_kcr.api import ResetView
 from airflow_kcr.api.regions import Handle, client_settings
-from airflow_kcr.errors import CheckpointNotUsable, KcrError
+from airflow_kcr.errors import CheckpointNotUsable, KcrError, StoreError, UnknownRegion
+from airflow_kcr.floods import unflooded
 from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.plans import require_checkpoint
 from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
+    EventNumber,
     GroupId,
     GroupPartition,
     Range,
+    RegionName,
     format_instant,
 )
 from airflow_kcr.sinks.checkpoints import ranges_of
@@ -45,6 +51,7 @@ from airflow_kcr.sinks.contract import DeclaredSink
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.group import sinks_of_region
 from airflow_kcr.spec import RegionSpec, stored_spec
+from airflow_kcr.store.regions import RegionStore
 
 DEADLINE: Final = 5.0
 """Seconds that a task or command waits for an event to be made and sent."""
@@ -53,7 +60,17 @@ PRODUCER: Final = f"urn:airflow-kcr:{__version__}"
 SCHEMAS: Final = "urn:airflow-kcr:openlineage:1:"
 """What the identifiers of the facets' schemas begin with."""
 
+READER: Final = "lineage"
+"""Under which name the store keeps how far a feed has come."""
+
+PAGE: Final = 1_000
+"""Events of a region that a feed reads at once, and of how many a region has them sent that it meets first."""
+
+REFUSALS: Final = frozenset({400, 413, 422})
+"""Statuses of HTTP by which an end point says that it will never take an event."""
+
 _LOG = logging.getLogger(__name__)
+_AGAIN = unflooded(f"{__name__}.again")
 
 
 @attr.define
@@ -120,36 +137,39 @@ def run_id(region: Region, row: Checkpoint, revision: int | None = None) -> str:
     return _uuid(region, row.timeline, row.sequence, number)
 
 
-def of_checkpoint(handle: Handle, sequence: int, context: EventContext) -> RunEvent:
-    """Return the event of a published checkpoint, or of its newest revision.
+def of_checkpoint(handle: Handle, sequence: int, context: EventContext, revision: int | None = None) -> RunEvent:
+    """Return the event of a published checkpoint, or of a revision of it.
 
     Args:
         handle: the region.
         sequence: the checkpoint's.
         context: on whose behalf it is sent.
+        revision: 0: of its publication; None: the newest.
 
     Raises:
-        KcrError: the store is away, or has no such checkpoint.
+        KcrError: the store is away, or has no such checkpoint or revision.
     """
     region = handle.read()
     row = require_checkpoint(region, CheckpointNumber(sequence))
     spec = stored_spec(region.spec.text)
-    made = next((one for one in row.recomputations if one.revision and one.revision == row.revision), None)
-    at = row.published_at if made is None else made.finished_at
+    number = row.revision if revision is None else revision
+    made = next((one for one in row.recomputations if one.revision and one.revision == number), None)
+    at = None if number and made is None else row.published_at if made is None else made.finished_at
     if at is None:
-        raise CheckpointNotUsable(f"checkpoint {row.sequence} of region {region.name} is not published")
+        what = "not published" if number == 0 else f"not known to have a revision {number}"
+        raise CheckpointNotUsable(f"checkpoint {row.sequence} of region {region.name} is {what}")
     facets: dict[str, RunFacet] = {
         "kcr_checkpoint": KcrCheckpointRunFacet(
             region=region.name,
             region_id=region.region_id,
             timeline=row.timeline,
             sequence=row.sequence,
-            revision=row.revision,
+            revision=number,
             boundary=None if row.boundary is None else format_instant(row.boundary),
             inexact=bool(row.inexact),
             digest=row.digest,
             ranges=documents.write(_ranges(handle, spec, row), Mapping[GroupPartition, tuple[Range, ...]]),
-            replaces=run_id(region, row, row.revision - 1) if row.revision else None,
+            replaces=run_id(region, row, number - 1) if number else None,
             producer=PRODUCER,
         )
     }
@@ -163,11 +183,11 @@ def of_checkpoint(handle: Handle, sequence: int, context: EventContext) -> RunEv
         "checkpoint",
         region,
         context,
-        run=run_id(region, row),
+        run=run_id(region, row, number),
         at=at,
         facets=facets,
         inputs=_inputs(region, spec, context.environ),
-        outputs=_outputs(region, spec, context.environ, row),
+        outputs=_outputs(region, spec, context.environ, row if number == row.revision else None),
     )
 
 
@@ -251,7 +271,7 @@ def _inputs(region: Region, spec: RegionSpec, environ: Mapping[str, str]) -> Ite
         try:
             servers = client_settings(spec, GroupId(group.group_id), environ)["bootstrap.servers"]
         except KcrError as error:
-            _LOG.warning("lineage leaves out the topics of group %s: %s", group.group_id, error)
+            _AGAIN.warning("lineage leaves out the topics of group %s: %s", group.group_id, error)
             continue
         host = servers.partition(",")[0].rpartition("://")[2].strip()
         host = host if host.rpartition(":")[2].isdecimal() else f"{host}:9092"
@@ -271,7 +291,7 @@ def _outputs(
         try:
             found = sink.dataset()
         except KcrError as error:
-            _LOG.warning("lineage leaves out %s: %s", sink.owner.name, error)
+            _AGAIN.warning("lineage leaves out %s: %s", sink.owner.name, error)
             continue
         if found is not None:
             yield OutputDataset(namespace=found.namespace, name=found.name, facets=_version(sink, row))
@@ -334,3 +354,85 @@ def send_by_client(event: RunEvent) -> None:
         client.emit(event)
     finally:
         client.close()
+
+
+class Feed:
+    """Sends what happens in all regions of a store, in its order, each event until it is taken.
+
+    The store keeps how far it has come, so an end point or a process that was away has all of it later: of what
+    happened once, twice or after a restart, the event is the same. What a DAG run has asked for is left to its task.
+
+    Args:
+        store: where the regions are.
+        context: on whose behalf events are sent.
+        send: sends one, and raises if it was not taken.
+    """
+
+    def __init__(self, store: RegionStore, context: EventContext, send: Callable[[RunEvent], None]) -> None:
+        self._store, self._context, self._send = store, context, send
+
+    def catch_up(self) -> None:
+        """Send what was not sent yet; what fails is one line in the log, and is tried again the next time."""
+        try:
+            for name in self._store.names():
+                with suppress(UnknownRegion):  # deleted meanwhile
+                    self._catch_up(name)
+        except KcrError as error:
+            _AGAIN.warning("lineage waits for the store: %s", error)
+        except Exception as error:  # noqa: BLE001 (its own words may hold the key of the end point)
+            _AGAIN.warning("lineage waits for its end point, and is sent later: %s", type(error).__name__)
+
+    def _catch_up(self, name: RegionName) -> None:
+        region = OpenedRegion(name, self._store)
+        after = self._store.event_position(name, READER)
+        if after is None:
+            after = EventNumber(max(region.checkpoints.read().counter - PAGE, 0))
+        while page := self._store.events(name, after, PAGE):
+            for event in page:
+                made = self._made(region, event.body)
+                if made is not None:
+                    self._deliver(made, name)
+                    self._store.keep_event_position(name, READER, event.number)
+            after = page[-1].number
+            self._store.keep_event_position(name, READER, after)
+
+    def _deliver(self, made: RunEvent, name: RegionName) -> None:
+        try:
+            self._send(made)
+        except Exception as error:
+            if getattr(getattr(error, "response", None), "status_code", None) not in REFUSALS:
+                raise
+            report_unsent(f"region {name}, run {made.run.runId},", error)
+
+    def _made(self, region: OpenedRegion, body: events.Body) -> RunEvent | None:
+        try:
+            match body:
+                case events.CheckpointPublished():
+                    return self._of_publication(region, body)
+                case events.CheckpointRecomputed():
+                    return self._of_recomputation(region, body)
+                case events.ResetDone():
+                    return self._of_reset(region, body)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 (one that can't be made must not keep the others)
+            report_unsent(f"{type(body).__name__} in region {region.name}", error)
+        return None
+
+    def _of_publication(self, region: OpenedRegion, body: events.CheckpointPublished) -> RunEvent | None:
+        if region.checkpoints.read().archive.requests_for([body.sequence]):
+            return None
+        return of_checkpoint(region.checkpoints, body.sequence, self._context, revision=0)
+
+    def _of_recomputation(self, region: OpenedRegion, body: events.CheckpointRecomputed) -> RunEvent | None:
+        row = require_checkpoint(region.checkpoints.read(), body.sequence)
+        made = next((one for one in row.recomputations if one.number == body.number and one.revision), None)
+        if made is None or made.requester.dag_id:
+            return None
+        return of_checkpoint(region.checkpoints, body.sequence, self._context, made.revision)
+
+    def _of_reset(self, region: OpenedRegion, body: events.ResetDone) -> RunEvent | None:
+        reset = region.resets.show(str(body.sequence))
+        if reset.asked is None or reset.requester.dag_id:
+            return None
+        return of_reset(region.checkpoints, reset, self._context)

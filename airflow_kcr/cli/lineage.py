@@ -1,13 +1,23 @@
-"""Lineage from a command that has made a checkpoint or a reset: sent where the environment says so."""
+"""Lineage from commands: of the checkpoint or reset that one has made, or of all regions while one watches them.
+
+It is sent where the environment says so.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.floods import unflooded
 
 if TYPE_CHECKING:
     from airflow_kcr.api import Region, ResetView
+    from airflow_kcr.store.regions import RegionStore
+
+PERIOD: Final = 30.0
+"""Seconds between two looks for what has happened in the regions of a store."""
 
 
 def send_checkpoint(region: Region, sequence: int | None, dag_run: str = "") -> None:
@@ -39,6 +49,36 @@ def send_reset(region: Region, reset: ResetView) -> None:
         handle, by = region.checkpoints, lineage.context_of_process()
         what = f"reset {reset.reset_id}"
         lineage.send_within(lambda: lineage.of_reset(handle, reset, by), lineage.send_by_client, what)
+
+
+@contextmanager
+def feeding(store: RegionStore) -> Iterator[None]:
+    """Send what happens in all regions of a store until the end of the block, if OpenLineage is configured.
+
+    A thread of its own does so, for which nothing waits.
+
+    Args:
+        store: where the regions are.
+    """
+    if not _is_configured():
+        yield
+        return
+    from airflow_kcr import lineage
+
+    feed, ending = lineage.Feed(store, lineage.context_of_process(), lineage.send_by_client), Event()
+
+    def work() -> None:
+        feed.catch_up()
+        while not ending.wait(PERIOD):
+            feed.catch_up()
+
+    thread = Thread(target=work, name="kcr-lineage", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(lineage.DEADLINE)
 
 
 def _is_configured() -> bool:

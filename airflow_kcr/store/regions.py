@@ -486,6 +486,17 @@ class RegionStore:
         with self._beside(name) as session:
             session.run(SQL["let_place_go"], **place._asdict())
 
+    # How far others have read its events: no part of what it decides
+
+    def event_position(self, name: values.RegionName, reader: str) -> values.EventNumber | None:
+        """Return the newest event of a region that a reader has dealt with; None: it has not read here before."""
+        return self._read(name, history.position, reader)
+
+    def keep_event_position(self, name: values.RegionName, reader: str, number: values.EventNumber) -> None:
+        """Note the newest event that a reader has dealt with; an older one than is noted changes nothing."""
+        with self._beside(name) as session:
+            history.keep_position(session, reader, number)
+
     # How far its groups are behind
 
     def add_lag(self, name: values.RegionName, samples: Collection[LagSample]) -> None:

@@ -36,6 +36,7 @@ def lived(driver: Driver) -> None:
     at = driver.store.read(driver.name)[1]
     driver.store.add_lag(driver.name, [LagSample(group=GROUP, at=at, epoch=Epoch(1), points={})])
     driver.store.remember(driver.name, "w", lambda memory, _: (memory, None))
+    driver.store.keep_event_position(driver.name, "someone", driver.region.counter)
     driver.handle(KillRegion())
     for member in driver.all_members():
         driver.leave(member)

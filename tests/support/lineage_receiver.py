@@ -85,7 +85,7 @@ class LineageReceiver(ThreadingHTTPServer):
     def __init__(self, *, hangs: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
         self.hangs = hangs
-        self.is_over = threading.Event()
+        self.is_over, self.reached = threading.Event(), threading.Event()
         self.received: list[dict[str, Any]] = []
         self.refused: list[str] = []
 
@@ -102,6 +102,7 @@ class _Request(BaseHTTPRequestHandler):
         """Take an event."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.server.hangs:
+            self.server.reached.set()
             self.server.is_over.wait()
             return
         event = json.loads(body)
@@ -109,6 +110,7 @@ class _Request(BaseHTTPRequestHandler):
         self.server.refused += wrong
         if not wrong:
             self.server.received.append(event)
+        self.server.reached.set()
         self.send_response(422 if wrong else 201)
         self.end_headers()
 

@@ -75,6 +75,7 @@ class MemoryTransactions(RegionStore):
         self._places: dict[RegionName, frozenset[SinkPlace]] = {}
         self._lag: dict[RegionName, dict[SampleKey, LagSample]] = {}
         self._memories: dict[RegionName, dict[str, Memory]] = {}
+        self._event_positions: dict[RegionName, dict[str, EventNumber]] = {}
 
     def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
         if name in self._regions:
@@ -84,6 +85,7 @@ class MemoryTransactions(RegionStore):
         self._events[name], self._ledgers[name], self._tables[name] = [], {}, Tables()
         self._starts[name], self._places[name], self._lag[name] = [], frozenset(), {}
         self._memories[name] = {}
+        self._event_positions[name] = {}
         return self._stored(region)
 
     def decide(self, name: RegionName, rule: Rule[A]) -> tuple[Region, A]:
@@ -195,6 +197,15 @@ class MemoryTransactions(RegionStore):
 
     def let_go(self, name: RegionName, place: SinkPlace) -> None:
         self._places[name] = self.taken(name) - {place}
+
+    def event_position(self, name: RegionName, reader: str) -> EventNumber | None:
+        self._region(name)
+        return self._event_positions[name].get(reader)
+
+    def keep_event_position(self, name: RegionName, reader: str, number: EventNumber) -> None:
+        self._region(name)
+        known = self._event_positions[name]
+        known[reader] = max(known.get(reader, number), number)
 
     def add_lag(self, name: RegionName, samples: Collection[LagSample]) -> None:
         self._region(name)

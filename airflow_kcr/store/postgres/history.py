@@ -39,6 +39,16 @@ def events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...
     return tuple(map(event_from, session.rows(SQL["page"], after=after, upto=MAX_NUMBER, limit=limit)))
 
 
+def position(session: Session, reader: str) -> EventNumber | None:
+    """Return the newest event that a reader has dealt with; None: it has not read here before."""
+    return next((EventNumber(number) for (number,) in session.rows(SQL["position"], reader=reader)), None)
+
+
+def keep_position(session: Session, reader: str, number: EventNumber) -> None:
+    """Note the newest event that a reader has dealt with; a reader never goes back."""
+    session.run(SQL["keep_position"], reader=reader, number=number)
+
+
 def all_events(session: Session) -> list[Event]:
     """Return every event, read page by page, so that no more rows than a page's are held beside them."""
     found: list[Event] = []

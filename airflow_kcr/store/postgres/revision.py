@@ -14,7 +14,7 @@ from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0005"
+HEAD: Final = "0006"
 """The revision that this program works with."""
 
 _HAS_VERSION_TABLE: Final = text("SELECT to_regclass(:name) IS NOT NULL")

@@ -11,6 +11,15 @@ FROM json_populate_recordset(CAST(NULL AS kcr.event), CAST(:event AS json)) n
 SELECT number, at, epoch, timeline, kind, body FROM kcr.event
 WHERE region_id = :region AND number > :after AND number <= :upto ORDER BY number LIMIT :limit
 
+-- name: position
+-- The newest event that a program outside the region has dealt with.
+SELECT number FROM kcr.event_position WHERE (region_id, reader) = (:region, :reader)
+
+-- name: keep_position
+-- Of two programs of one name, the one that is further counts.
+INSERT INTO kcr.event_position (region_id, reader, number) VALUES (:region, :reader, :number)
+ON CONFLICT (region_id, reader) DO UPDATE SET number = excluded.number WHERE kcr.event_position.number < excluded.number
+
 -- name: registered
 -- How the process of an incarnation called itself.
 SELECT body ->> 'label' FROM kcr.event

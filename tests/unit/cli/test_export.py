@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
+from airflow_kcr import lineage
 from airflow_kcr.cli import export
 from airflow_kcr.metrics import exporter
 from airflow_kcr.protocol.region.liveness import NEVER
 from tests.support.driver import Driver
+from tests.support.lineage_receiver import lineage_receiver
 from tests.support.live_region import FakeCluster
 from tests.unit.cli.conftest import Kcr
+from tests.unit.metrics.test_exporter import free_port
 
 if TYPE_CHECKING:
     import pytest
@@ -26,16 +30,12 @@ def test_it_serves_each_reading_until_it_is_interrupted(
     driver.up()
     opened: list[Mapping[str, str]] = []
     served: list[str] = []
-    cluster = FakeCluster()
+    cluster, port = FakeCluster(), free_port()
 
     @contextmanager
     def reader(settings: Mapping[str, str]) -> Iterator[FakeCluster]:
         opened.append(settings)
         yield cluster
-
-    with socket.socket() as one:
-        one.bind(("0.0.0.0", 0))
-        port = one.getsockname()[1]
 
     def pause(seconds: float) -> None:
         assert seconds == exporter.PERIOD
@@ -69,3 +69,33 @@ def test_without_the_library_it_says_how_to_get_it(kcr: Kcr, driver: Driver, mon
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     called = kcr("export")
     assert "pip install 'airflow-kcr[metrics]'" in called.stderr
+
+
+def test_it_sends_the_lineage_of_all_regions_and_waits_for_no_end_point(
+    kcr: Kcr, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage, "DEADLINE", 0.1)
+    driver.up()
+    sequence = driver.checkpoint("a")
+    port, reached = free_port(), threading.Event()
+    served: list[bytes] = []
+
+    def pause(_: float) -> None:
+        assert reached.wait(20)
+        with urlopen(f"http://localhost:{port}/metrics", timeout=10) as answer:
+            served.append(answer.read())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporter, "reader_with", lambda _: nullcontext(FakeCluster()))
+    monkeypatch.setattr(export, "sleep", pause)
+    with lineage_receiver(hangs=True) as receiver:
+        receiver.reached = reached
+        monkeypatch.setenv("OPENLINEAGE_URL", receiver.url)
+        kcr("export", "--port", port)
+    assert b'kcr_region_kafka_up{region="flights"} 1.0' in served[0]
+    reached.clear()
+    with lineage_receiver() as receiver:
+        receiver.reached = reached
+        monkeypatch.setenv("OPENLINEAGE_URL", receiver.url)
+        kcr("export", "--port", port)
+    assert [one["run"]["facets"]["kcr_checkpoint"]["sequence"] for one in receiver.received] == [sequence]

@@ -14,7 +14,16 @@ from airflow_kcr.store.postgres.row_layout import TableLayout
 from tests.support.catalogue import SNAPSHOT, tables_in
 
 TABLES = {found.name: found for found in vars(layouts).values() if isinstance(found, TableLayout)}
-ELSEWHERE = {"region", "batch_range", "event", "history_start", "lag_sample", "sink_place", "watcher"}
+ELSEWHERE = {
+    "region",
+    "batch_range",
+    "event",
+    "event_position",
+    "history_start",
+    "lag_sample",
+    "sink_place",
+    "watcher",
+}
 """Written and read by statements of their own."""
 
 
