@@ -334,10 +334,12 @@ class Working:
         """Have the sinks make durable what they hold for a checkpoint, and read what the contribution tells."""
 
         def read() -> messages.Event:
+            began = self._clock()
             self._sinks.prepare(effect.sequence)
+            took = timedelta(seconds=self._clock() - began)
             bounds = self._planner.logs_seen(effect.partitions)
             held = {p: row.offset for p, row in self._places.committed(effect.partitions).items()}
-            return messages.SinksPrepared(sequence=effect.sequence, bounds=bounds, committed=OffsetMap(held))
+            return messages.SinksPrepared(sequence=effect.sequence, bounds=bounds, committed=OffsetMap(held), took=took)
 
         def task() -> None:
             # A checkpoint that can't be prepared in time is aborted; what is said of one that is gone is refused.

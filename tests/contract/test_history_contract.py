@@ -169,3 +169,18 @@ def test_the_horizon_waits_for_a_batch_that_is_beginning(driver: Driver, databas
         assert not asked.done()
         begins.rollback()
         assert asked.result(30).counter == driver.held.counter
+
+
+def test_how_far_a_reader_of_the_events_has_come_is_kept_and_never_goes_back(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    store, name = driver.store, driver.name
+    assert store.event_position(name, "one") is None
+    for number in (3, 7, 5):
+        store.keep_event_position(name, "one", EventNumber(number))
+    store.keep_event_position(name, "other", EventNumber(2))
+    assert (store.event_position(name, "one"), store.event_position(name, "other")) == (7, 2)
+    with pytest.raises(UnknownRegion):
+        store.event_position(RegionName("nobody"), "one")
+    with pytest.raises(UnknownRegion):
+        store.keep_event_position(RegionName("nobody"), "one", EventNumber(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -94,6 +94,18 @@ class LiveAirflow:
             self.airflow.children[component].stop(within=15)
         self.airflow.begin(component)
         self.airflow.await_health(component)
+
+    @contextmanager
+    def configured(self, environment: Mapping[str, str]) -> Iterator[None]:
+        """Have the scheduler, and the tasks that it starts, run with further variables until the end of the block."""
+        as_it_was = self.airflow.environment
+        try:
+            self.airflow.environment = {**as_it_was, **environment}
+            self.restart(Component.SCHEDULER)
+            yield
+        finally:
+            self.airflow.environment = as_it_was
+            self.restart(Component.SCHEDULER)
 
     def kill(self, component: Component) -> None:
         """End a component at once, with everything that it has started and still knows as its own (SIGKILL)."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -40,9 +43,15 @@ def test_each_phase_is_a_span_with_its_recorded_times(
 ) -> None:
     driver.request_checkpoint("a")
     driver.clock.advance(2)
-    sequence = driver.complete()
+    for member in sorted(driver.processes):
+        driver.handle(replace(driver.part_of(member), prepared_in=timedelta(seconds=1)))
+    sequence = driver.region.restore_sequence
+    assert sequence is not None
     driver.clock.advance(3)
     driver.publish()
+    driver.clock.advance(1)
+    for member in sorted(driver.processes):
+        driver.read_back(member)
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("run") as run:
         traces.record(Region(driver.name, driver.store).checkpoints, sequence, provider)
@@ -50,22 +59,41 @@ def test_each_phase_is_a_span_with_its_recorded_times(
     took = {name: (one.end_time or 0) - (one.start_time or 0) for name, one in spans.items() if name != "run"}
     second = 1_000_000_000
     assert took == {
-        "checkpoint": 5 * second,
+        "checkpoint": 6 * second,
         "request": 0,
         "drain": 2 * second,
         "contribute": 2 * second,
+        "prepare": second,
         "publish": 3 * second,
+        "commit": 4 * second,
     }
     assert took.keys() == traces.SPANS.keys()
     root = spans["checkpoint"]
     assert root.parent is None
     assert [link.context for link in root.links] == [run.get_span_context()]
-    assert all(spans[name].parent == root.context for name in ("request", "drain", "publish"))
+    assert all(spans[name].parent == root.context for name in ("request", "drain", "publish", "commit"))
     assert spans["contribute"].parent == spans["drain"].context
-    members = {
-        (one.attributes or {})["kcr.member"] for one in exporter.get_finished_spans() if one.name == "contribute"
-    }
-    assert members == {str(member) for member in driver.processes}
+    assert spans["prepare"].parent == spans["contribute"].context
+    for name in ("contribute", "commit"):
+        members = {(one.attributes or {})["kcr.member"] for one in exporter.get_finished_spans() if one.name == name}
+        assert members == {str(member) for member in driver.processes}
+
+
+def test_a_request_that_waited_is_part_of_the_trace(
+    driver: Driver, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    driver.request_checkpoint("a")
+    driver.request_checkpoint("b")
+    driver.clock.advance(2)
+    driver.complete()
+    driver.publish()
+    sequence = driver.complete()
+    driver.publish()
+    traces.record(Region(driver.name, driver.store).checkpoints, sequence, provider)
+    spans = {one.name: one for one in exporter.get_finished_spans()}
+    assert (spans["request"].end_time or 0) - (spans["request"].start_time or 0) == 2_000_000_000
+    assert "prepare" not in spans  # no member said how long it took
+    assert "commit" not in spans  # not known yet
 
 
 def test_a_checkpoint_that_is_not_published_has_no_trace(

@@ -114,6 +114,7 @@ def contribute(member: state.MemberMachine, now: float) -> state.Driven:
         offsets=member.positions,
         committed=member.contribution.prepared.committed,
         bounds=member.contribution.prepared.bounds,
+        prepared_in=member.contribution.prepared.took,
     )
     return state.asking(member, part)
 

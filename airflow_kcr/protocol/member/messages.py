@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
 
@@ -183,6 +183,8 @@ class SinksPrepared:
     sequence: values.CheckpointNumber
     bounds: Mapping[GroupPartition, LogBounds]
     committed: OffsetMap
+    took: timedelta | None = None
+    """How long the sinks took; None: they were not ready in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
@@ -199,6 +199,9 @@ class Contributed(Body):
 
     bounds: Mapping[GroupPartition, LogBounds]
     """The logs' bounds, read for this contribution."""
+
+    prepared_in: timedelta | None = None
+    """How long its sinks took to make durable what they held, by its own clock; None: it did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -283,6 +283,7 @@ def test_a_contribution_is_prepared_with_what_logs_and_kafka_say(desk: Desk) -> 
         sequence=CheckpointNumber(4),
         bounds={p(0): desk.logs.logs[p(0)].bounds()},
         committed=OffsetMap({p(0): Offset(3)}),
+        took=timedelta(0),
     )
     assert desk.sinks.asked == ["prepare 4"]
 
