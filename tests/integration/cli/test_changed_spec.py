@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from airflow_kcr import goals
 from airflow_kcr.api import Region
@@ -18,6 +20,7 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import SpecRefused, StoreBusy
 from airflow_kcr.spec import parse
 from tests.support.kafka import Kafka
+from tests.unit.metrics.test_exporter import free_port, taken
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -59,13 +62,16 @@ groups:
 
 
 @contextmanager
-def hosted(region: str, url: str, folder: Path, jars: tuple[Path, ...]) -> Iterator[subprocess.Popen[bytes]]:
+def hosted(
+    region: str, url: str, folder: Path, jars: tuple[Path, ...], *more: str
+) -> Iterator[subprocess.Popen[bytes]]:
     with (folder / "member.log").open("wb") as out:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "airflow_kcr", "member", "run", region),
                 *("--group", region, "--index", "0", "--master", "local[1]"),
                 *("--jars", ",".join(map(str, jars)), "--conf", "spark.driver.host=127.0.0.1"),
+                *more,
             ],
             env={**os.environ, "KCR_STORE_URL": url, "PYSPARK_PYTHON": sys.executable},
             stdin=subprocess.DEVNULL,
@@ -86,16 +92,18 @@ def test_members_follow_a_changed_spec_and_are_built_anew_where_they_have_to_be(
 ) -> None:
     name, output, log = kafka.group_id("changed"), tmp_path / "output.txt", tmp_path / "member.log"
     topic = kafka.topic(1)
+    port = free_port()
     (tmp_path / "pipes.py").write_text(PIPELINE.format(output=str(output)))
     first, second = (f"{tmp_path}/pipes.py:{pipeline}" for pipeline in ("first", "second"))
 
     with (
         Region(name, database_url) as region,
         hosted_region(region, spec_text(name, topic, kafka.bootstrap_servers, first)),
-        hosted(name, database_url, tmp_path, connector_jars) as process,
+        hosted(name, database_url, tmp_path, connector_jars, "--metrics-port", str(port)) as process,
     ):
         kafka.fill(topic, {0: 100})
         processed(tmp_path, 100)
+        assert happened(lambda: counted(port, name) == 100, within=30)
         smaller = spec_text(name, topic, kafka.bootstrap_servers, first, "batch: {min_records: 10, max_records: 10}")
         applied(region, smaller)
         assert happened(lambda: "its spec has changed, the members follow" in log.read_text(), within=30)
@@ -109,6 +117,8 @@ def test_members_follow_a_changed_spec_and_are_built_anew_where_they_have_to_be(
         kafka.fill(topic, {0: 20})
         processed(tmp_path, 170)
         assert [pipeline for pipeline, _ in counts(output)[-2:]] == ["second", "second"]
+        # Built anew, they serve at the same port, and count from then on.
+        assert happened(lambda: counted(port, name) == 20, within=30)
         region.stop()
         assert process.wait(60) == 0, log.read_text()[-6000:]
         assert region.verify().violations == ()
@@ -126,7 +136,8 @@ def test_a_group_changes_its_rebalance_protocol_while_its_region_runs_and_back(
     with (
         Region(name, database_url) as region,
         hosted_region(region, classic),
-        hosted(name, database_url, tmp_path, connector_jars) as process,
+        taken() as port,
+        hosted(name, database_url, tmp_path, connector_jars, "--metrics-port", str(port)) as process,
     ):
         kafka.fill(topic, {0: 50, 1: 50})
         processed(tmp_path, 100)
@@ -141,6 +152,19 @@ def test_a_group_changes_its_rebalance_protocol_while_its_region_runs_and_back(
         assert region.verify().violations == ()
         assert {reset.counted and reset.counted.rewound for reset in region.resets.list()} == {0}
         assert sum(count for _, count in counts(output)) == 180
+        # Each time that they were built, in one line.
+        assert log.read_text().count("no metrics by this way, the members go on") == 3
+
+
+def counted(port: int, region: str) -> float | None:
+    """The offsets of accepted batches that the members of a process serve; None: it doesn't serve now."""
+    try:
+        with urlopen(f"http://localhost:{port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return None
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return sum(s.value for s in samples if s.name == "kcr_batch_records_total" and s.labels["region"] == region)
 
 
 BROKEN = """
