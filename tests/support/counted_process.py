@@ -21,6 +21,8 @@ from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.driver.member_pool import MemberPool
+from airflow_kcr.metrics.declared import MEMBER_METRICS, MemberFacts
+from airflow_kcr.metrics.outlets import published
 from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.values import BatchId, GroupId, RegionName
 from airflow_kcr.sinks.group import GroupSinks
@@ -95,7 +97,14 @@ class Counted:
 
 
 @contextmanager
-def counted_process(store: str, region: str, group: str, *indexes: int, log: Any = None) -> Iterator[Counted]:  # noqa: ANN401
+def counted_process(
+    store: str,
+    region: str,
+    group: str,
+    *indexes: int,
+    log: Any = None,  # noqa: ANN401
+    metrics_port: int | None = None,
+) -> Iterator[Counted]:
     """Lend a process with these members; at the end it is told to end, and has to.
 
     Args:
@@ -104,8 +113,9 @@ def counted_process(store: str, region: str, group: str, *indexes: int, log: Any
         group: of the members.
         indexes: of the members.
         log: where its standard error goes, as `subprocess` takes it.
+        metrics_port: where it serves its metrics; None: nowhere.
     """
-    arguments = {"store": store, "region": region, "group": group, "indexes": indexes}
+    arguments = {"store": store, "region": region, "group": group, "indexes": indexes, "metrics_port": metrics_port}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.counted_process", json.dumps(arguments)],
         stdin=subprocess.PIPE,
@@ -139,9 +149,14 @@ def main(arguments: dict[str, Any]) -> None:
             )
             member_pool.start()
             watch.start()
-            for _ in sys.stdin:
-                sys.stdout.write(json.dumps(asdict(counted(member_pool))) + "\n")
-                sys.stdout.flush()
+
+            def facts() -> Iterator[MemberFacts]:
+                return (MemberFacts(region=name, snapshot=one) for one in member_pool.snapshots())
+
+            with published(MEMBER_METRICS, facts, arguments["metrics_port"]):
+                for _ in sys.stdin:
+                    sys.stdout.write(json.dumps(asdict(counted(member_pool))) + "\n")
+                    sys.stdout.flush()
             watch.end()
             member_pool.terminate()
             member_pool.wait(10)

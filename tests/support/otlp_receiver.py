@@ -1,4 +1,4 @@
-"""An HTTP endpoint for OpenTelemetry's traces (OTLP), which keeps the spans that it is sent."""
+"""An HTTP endpoint for what OpenTelemetry sends (OTLP), which keeps the spans that it is sent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+TRACES, METRICS = "/v1/traces", "/v1/metrics"
+
 
 class OtlpReceiver(ThreadingHTTPServer):
-    """Keeps spans, on a free port of this machine."""
+    """Keeps spans, and takes metrics, on a free port of this machine."""
 
     daemon_threads = True
 
@@ -23,19 +25,20 @@ class OtlpReceiver(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Request)
         self.spans: list[Span] = []
 
-    @property
-    def url(self) -> str:
-        """Where spans go to, for `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`."""
-        return f"http://127.0.0.1:{self.server_address[1]}/v1/traces"
+    def url(self, path: str) -> str:
+        """Where spans or metrics go to, for the variable of OpenTelemetry that names it."""
+        return f"http://127.0.0.1:{self.server_address[1]}{path}"
 
 
 class _Request(BaseHTTPRequestHandler):
     server: OtlpReceiver
 
     def do_POST(self) -> None:
-        """Take spans."""
-        sent = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.spans += [s for one in sent.resource_spans for scope in one.scope_spans for s in scope.spans]
+        """Take what is sent."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == TRACES:
+            sent = ExportTraceServiceRequest.FromString(body)
+            self.server.spans += [s for one in sent.resource_spans for scope in one.scope_spans for s in scope.spans]
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()

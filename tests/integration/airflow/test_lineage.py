@@ -16,7 +16,7 @@ from tests.support.browser import Person
 from tests.support.lineage_receiver import LineageReceiver, lineage_receiver
 from tests.support.live_airflow import LiveAirflow
 from tests.support.live_region import SPEC, live_region
-from tests.support.otlp_receiver import OtlpReceiver, otlp_receiver
+from tests.support.otlp_receiver import TRACES, OtlpReceiver, otlp_receiver
 
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -75,7 +75,7 @@ def runs(
                 "AIRFLOW__OPENLINEAGE__NAMESPACE": "here",
                 "AIRFLOW__TRACES__OTEL_ON": "True",
                 "OTEL_TRACES_EXPORTER": "otlp_proto_http",
-                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": collector.url,
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": collector.url(TRACES),
             }
         ),
     ):

@@ -8,25 +8,23 @@ import threading
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import opentelemetry.metrics
+import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from airflow_kcr.metrics.declared import FAILURES, MEMBER_METRICS, METRICS, MemberFacts
-from airflow_kcr.metrics.outlets import LAST_EXPORT, published, push
-from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.metrics.outlets import LAST_EXPORT, _Asked, published, push
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Metrics, Snapshot
 from tests.support.runtime_fakes import p
 from tests.unit.metrics.test_exporter import free_port, taken
 from tests.unit.runtime.test_metrics import at_work
-
-if TYPE_CHECKING:
-    import pytest
 
 COUNTS = Counts(batches=3, records=70, rebalances=2, failed_batches=1, batch_time=timedelta(seconds=1.5))
 
@@ -54,6 +52,16 @@ def test_prometheus_gets_what_a_member_has_counted() -> None:
     assert {s.labels["cause"]: s.value for s in samples if "cause" in s.labels} == dict.fromkeys(FAILURES, 0) | {
         "batch": 1
     }
+
+
+@pytest.mark.parametrize("name", ['a "quoted" \\ {x="y"}', "two\nlines", "g" * 249, "☃"])
+def test_a_group_of_any_name_stays_a_label(name: str) -> None:
+    known = replace(snapshot(), member=MemberId(GroupId(name), 0))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Asked(MEMBER_METRICS, lambda: [MemberFacts(region=RegionName("flights"), snapshot=known)]))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    found = {sample.labels["group"] for family in families for sample in family.samples}
+    assert found == {name}
 
 
 def test_a_lag_that_is_not_known_is_absent() -> None:
