@@ -540,6 +540,7 @@ class Driver:
         resolved: SeekMap | None = None,
         logs: Mapping[GroupPartition, LogBounds] | None = None,
         epoch: Epoch | None = None,
+        requester: rows.Requester | None = None,
     ) -> rows.PersonReset:
         """Apply a person's reset; the checkpoint that it drains to is the caller's to complete.
 
@@ -551,7 +552,7 @@ class Driver:
             target=target,
             scope=scope,
             state=rows.PersonResetState.WAITING,
-            requester=rows.Requester(who="somebody"),
+            requester=requester or rows.Requester(who="somebody"),
             requested_at=self.store.read(self.name)[1],
             order=0,
             forced=forced,

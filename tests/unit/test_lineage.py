@@ -19,6 +19,7 @@ from airflow_kcr.cli.lineage import send_checkpoint
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.lineage import of_checkpoint, of_reset
 from airflow_kcr.protocol.region import commands
+from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, Offset, Range, RequestId
 from airflow_kcr.sinks.contract import DatasetName
@@ -80,7 +81,7 @@ def sent(region: Region, sequence: int) -> dict[str, Any]:
     return document(of_checkpoint(region.checkpoints, sequence, lineage.context_of_process(ENVIRON)))
 
 
-def recomputed(driver: Driver, sequence: int) -> None:
+def recomputed(driver: Driver, sequence: int, requester: Requester | None = None) -> None:
     """Replace the output of a checkpoint."""
     number = CheckpointNumber(sequence)
     ranges = {p: (Range(Offset(0), Offset(10)),) for p in driver.region.claims}
@@ -93,6 +94,7 @@ def recomputed(driver: Driver, sequence: int) -> None:
             groups=(GroupId("g"),),
             ranges=ranges,
             lease=timedelta(seconds=60),
+            requester=requester or Requester(),
         ),
     )
     read = ({p: held for p, (held,) in ranges.items()},)

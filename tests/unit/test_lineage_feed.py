@@ -15,7 +15,7 @@ from airflow_kcr.errors import StoreUnavailable
 from airflow_kcr.lineage import READER, EventContext, Feed, context_of_process, of_checkpoint, send_by_client
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import EventNumber
+from airflow_kcr.protocol.values import EventNumber, RegionName
 from tests.support.driver import Driver
 from tests.support.lineage_receiver import lineage_receiver
 from tests.support.live_region import live_region
@@ -93,16 +93,32 @@ def test_what_happened_while_the_end_point_was_away_is_sent_later_each_revision_
     before, after = (document(one) for one in sent)
     assert after["run"]["facets"]["kcr_checkpoint"]["replaces"] == before["run"]["runId"]
     assert before["eventTime"] < after["eventTime"]
+    # Where the files are that a recomputation has replaced is not known any more.
+    versions = [{"version" in output["facets"] for output in one["outputs"]} for one in (before, after)]
+    assert versions == [{False}, {False, True}]
 
 
 def test_what_a_dag_run_has_asked_for_is_left_to_its_task(driver: Driver, context: EventContext) -> None:
-    driver.request_checkpoint("run", requester=Requester(who="airflow", dag_id="dag", run_id="run"))
-    driver.complete()
-    driver.publish()
+    airflow = Requester(who="airflow", dag_id="dag", run_id="run")
+    first = driver.checkpoint("run", requester=airflow)
+    recomputed(driver, first, airflow)
+    driver.process()
     own = driver.checkpoint("own")
+    driver.reset(ToCheckpoint(sequence=first), request_id="back", forced=True, requester=airflow)
+    driver.finish_reset()
     sent: list[RunEvent] = []
     Feed(driver.store, context, sent.append).catch_up()
     assert kinds(sent) == [("checkpoint", (own, 0))]
+
+
+def test_a_region_that_is_deleted_meanwhile_keeps_no_other(
+    driver: Driver, context: EventContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sequence, names = driver.checkpoint("a"), driver.store.names()
+    monkeypatch.setattr(type(driver.store), "names", lambda _: (RegionName("earlier"), *names))
+    sent: list[RunEvent] = []
+    Feed(driver.store, context, sent.append).catch_up()
+    assert kinds(sent) == [("checkpoint", (sequence, 0))]
 
 
 def test_a_reset_that_no_person_has_asked_for_undoes_nothing_and_is_not_sent(

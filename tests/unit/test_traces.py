@@ -44,7 +44,8 @@ def test_each_phase_is_a_span_with_its_recorded_times(
     driver.request_checkpoint("a")
     driver.clock.advance(2)
     for member in sorted(driver.processes):
-        driver.handle(replace(driver.part_of(member), prepared_in=timedelta(seconds=1)))
+        # The last one's clock runs ahead.
+        driver.handle(replace(driver.part_of(member), prepared_in=timedelta(seconds=1 + 9 * member.index)))
     sequence = driver.region.restore_sequence
     assert sequence is not None
     driver.clock.advance(3)
@@ -63,7 +64,7 @@ def test_each_phase_is_a_span_with_its_recorded_times(
         "request": 0,
         "drain": 2 * second,
         "contribute": 2 * second,
-        "prepare": second,
+        "prepare": 2 * second,
         "publish": 3 * second,
         "commit": 4 * second,
     }
@@ -74,6 +75,8 @@ def test_each_phase_is_a_span_with_its_recorded_times(
     assert all(spans[name].parent == root.context for name in ("request", "drain", "publish", "commit"))
     assert spans["contribute"].parent == spans["drain"].context
     assert spans["prepare"].parent == spans["contribute"].context
+    prepared = [one for one in exporter.get_finished_spans() if one.name == "prepare"]
+    assert [(one.end_time or 0) - (one.start_time or 0) for one in prepared] == [second, 2 * second]
     for name in ("contribute", "commit"):
         members = {(one.attributes or {})["kcr.member"] for one in exporter.get_finished_spans() if one.name == name}
         assert members == {str(member) for member in driver.processes}
