@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import Final, Self
 
 from airflow_kcr.api import partitions
-from airflow_kcr.api.checkpoint_stats import CheckpointStats, stats
+from airflow_kcr.api.checkpoint_context import CheckpointContext, context
+from airflow_kcr.api.checkpoint_stats import CheckpointStats, Phase, phases, stats
 from airflow_kcr.api.regions import Handle
 from airflow_kcr.api.views import AnswerColumns, RegionView, View, of
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
@@ -46,6 +47,8 @@ class CheckpointSummary(View):
         ("committed", lambda c: c.checkpoint.committed if c.checkpoint.is_complete else None),
         "current",
         *of("checkpoint", "undone_by", "opened_at", "finished_at", "published_at"),
+        ("drain_seconds", lambda c: _seconds(c, Phase.DRAIN)),
+        ("publish_seconds", lambda c: _seconds(c, Phase.PUBLISH)),
         ("pinned_as", lambda c: c.checkpoint.pinned_as or None),
         "checkpoint.revision",
         ("kept_because", lambda c: c.kept or None),
@@ -100,6 +103,11 @@ class CheckpointSummary(View):
         if self.reach.is_unreachable:
             return "unreachable"
         return "" if self.reach.overtaken_at is None else f"until {format_instant(self.reach.overtaken_at)}"
+
+
+def _seconds(summary: CheckpointSummary, phase: Phase) -> float | None:
+    took = phases(summary.checkpoint).get(phase)
+    return None if took is None else took.total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,6 +378,19 @@ class RegionCheckpoints(Handle):
             UnknownCheckpoint: there is none of that sequence.
         """
         return CheckpointView.of(self.read(), CheckpointNumber(sequence))
+
+    def context(self, sequence: int) -> CheckpointContext:
+        """Return what lies around a checkpoint: what it has, its neighbours, and the resets that touched it.
+
+        Raises:
+            UnknownCheckpoint: there is none of that sequence.
+        """
+        return context(self.read(), CheckpointNumber(sequence))
+
+    def that_answered(self, dag_id: str, run_id: str) -> tuple[int, ...]:
+        """Return the checkpoints that answered the requests of a DAG run, undone ones too, in ascending order."""
+        asked = self.read().archive.requests_of_run(dag_id, run_id)
+        return tuple(sorted({one.sequence for one in asked if one.sequence is not None}))
 
     def of_run(self, dag_id: str, run_id: str) -> CheckpointView:
         """Return the newest complete current checkpoint that answered a request of a DAG run.

@@ -5,7 +5,7 @@ What Kafka says now is held against the samples that the store keeps; `take` kee
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -65,7 +65,7 @@ class RegionLag:
 class LagAt(View):
     """One group in one sample."""
 
-    shown = AnswerColumns["LagAt"]("at", "group", "lag", "max_lag", "partitions")
+    shown = AnswerColumns["LagAt"]("at", "group", "lag", "max_lag", "partitions", "rate")
 
     at: datetime
     group: GroupId
@@ -74,12 +74,30 @@ class LagAt(View):
 
     max_lag: int | None
     partitions: int
+    rate: float | None = None
+    """Offsets processed a second since the sample before; None: there is none, or a reset lies between the two."""
 
     @classmethod
     def of(cls, sample: LagSample) -> LagAt:
         """Return a sample in one line."""
         total, largest = lag.totals(point.lag for point in sample.points.values())
         return cls(at=sample.at, group=sample.group, lag=total, max_lag=largest, partitions=len(sample.points))
+
+    @classmethod
+    def history(cls, samples: Iterable[LagSample]) -> Iterator[LagAt]:
+        """Yield samples, oldest first, each in one line with its rate."""
+        before: dict[GroupId, LagSample] = {}
+        for sample in samples:
+            yield replace(cls.of(sample), rate=_rate(before.get(sample.group), sample))
+            before[sample.group] = sample
+
+
+def _rate(before: LagSample | None, sample: LagSample) -> float | None:
+    if before is None or before.epoch != sample.epoch or before.at >= sample.at:
+        return None
+    known = [(before.points[p].position, point.position) for p, point in sample.points.items() if p in before.points]
+    moved = sum(to - from_ for from_, to in known if from_ is not None and to is not None)
+    return round(moved / (sample.at - before.at).total_seconds(), 3)
 
 
 def measure(store: RegionStore, name: RegionName, clusters: Clusters) -> RegionLag:

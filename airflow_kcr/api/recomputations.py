@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, Final, TypeAlias
 
+from airflow_kcr.api.checkpoint_context import context
 from airflow_kcr.api.regions import Handle, require_groups
 from airflow_kcr.api.views import AnswerColumns, View, of
 from airflow_kcr.errors import ConfigurationError, ResetInProgress, UpsertNeedsConsent
@@ -138,6 +139,27 @@ class RecomputationView(View):
     """Of each sink, where the output was compared."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputationPlan(View):
+    """What a recomputation would process again, and whose output it would replace."""
+
+    shown = AnswerColumns["RecomputationPlan"](
+        "region", *of("checkpoint", "sequence", "boundary", "revision"), "offsets", "groups", "sinks", "upserts"
+    )
+
+    region: str
+    checkpoint: rows.Checkpoint
+    offsets: int
+    """How many are processed again, at most as many records."""
+
+    groups: tuple[str, ...]
+    sinks: tuple[str, ...]
+    """Whose output is replaced, as `GROUP/SINK: KIND PLACE`."""
+
+    upserts: tuple[str, ...]
+    """Tables of mode `upsert` among them, which take a consent."""
+
+
 class RegionRecomputation:
     """One recomputation of a checkpoint, from its start to its end; the checkpoint's records are read by the caller.
 
@@ -175,6 +197,26 @@ class RegionRecomputation:
         places = self._places(self._spec(region))
         known = recomputations.done(region, self.sequence, self.request_id, self.output.purpose, places)
         return None if known is None else self.view(known)
+
+    def plan(self) -> RecomputationPlan:
+        """Return what it would do, as far as the store knows; changes nothing, and Kafka is not asked.
+
+        Raises:
+            UnknownCheckpoint, CheckpointNotUsable: as for `done`.
+            ConfigurationError: as for `groups`.
+        """
+        region = self._handle.read()
+        row = recomputations.replaceable(region, self.sequence)
+        groups, spec = self._with_sinks(region), self._spec(region)
+        own = [one for one in context(region, self.sequence).ranges if one.partition.group in groups]
+        return RecomputationPlan(
+            region=self.region,
+            checkpoint=row,
+            offsets=sum(one.range.width for one in own),
+            groups=groups,
+            sinks=_sinks(spec, groups),
+            upserts=tuple(_upserts(region, groups)),
+        )
 
     def spec(self) -> RegionSpec:
         """Return the spec whose pipelines and sinks are taken.
@@ -304,10 +346,22 @@ class RegionRecomputation:
     def _places(self, spec: RegionSpec) -> tuple[str, ...]:
         if not isinstance(self.output, Into):
             return ()
-        sinks = ((group.group_id, sink) for group in spec.groups for sink in group.sinks)
-        return tuple(f"{group}/{sink.name}: {sink.kind} {sink.place}" for group, sink in sinks)
+        return _sinks(spec, [group.group_id for group in spec.groups])
 
     def _checked(self, region: Region) -> tuple[values.GroupId, ...]:
+        """Return the groups, each with sinks whose output may be replaced."""
+        groups = self._with_sinks(region)
+        upserts = _upserts(region, groups)
+        if upserts and isinstance(self.output, Replace) and not self.output.consent_upsert:
+            raise UpsertNeedsConsent(
+                f"sink {', '.join(upserts)} has mode upsert, which keeps one row a key: of checkpoint {self.sequence}, "
+                "rows that it wrote last are replaced by what is made now, or go; rows that a later checkpoint has "
+                "written stay, and what it had overwritten does not come back; to recompute it all the same, give "
+                "--consent-upsert (consent_upsert=True in Python)"
+            )
+        return groups
+
+    def _with_sinks(self, region: Region) -> tuple[values.GroupId, ...]:
         """Return the groups, each with sinks."""
         require_groups(region, self._groups)
         spec = self._spec(region)
@@ -323,12 +377,13 @@ class RegionRecomputation:
                 "itself can't be replaced; recompute the other groups (--group), give it a sink, or, for a run of an "
                 'interval that was cleared, let it find its checkpoint (on_clear="find")'
             )
-        upserts = [f"{one.name} of group {group}" for group in groups for one in region.rules.groups[group].upserts]
-        if upserts and isinstance(self.output, Replace) and not self.output.consent_upsert:
-            raise UpsertNeedsConsent(
-                f"sink {', '.join(upserts)} has mode upsert, which keeps one row a key: of checkpoint {self.sequence}, "
-                "rows that it wrote last are replaced by what is made now, or go; rows that a later checkpoint has "
-                "written stay, and what it had overwritten does not come back; to recompute it all the same, give "
-                "--consent-upsert (consent_upsert=True in Python)"
-            )
         return groups
+
+
+def _sinks(spec: RegionSpec, groups: Sequence[str]) -> tuple[str, ...]:
+    sinks = ((group.group_id, sink) for group in spec.groups if group.group_id in groups for sink in group.sinks)
+    return tuple(f"{group}/{sink.name}: {sink.kind} {sink.place}" for group, sink in sinks)
+
+
+def _upserts(region: Region, groups: Sequence[values.GroupId]) -> list[str]:
+    return [f"{one.name} of group {group}" for group in groups for one in region.rules.groups[group].upserts]

@@ -371,7 +371,7 @@ class Region:
 
     def lag_history(self) -> tuple[LagAt, ...]:
         """Return how far each group was behind, oldest first, as far as that is kept; Kafka is not asked."""
-        return tuple(map(LagAt.of, self._store.lag_since(self.name, self._store.read(self.name)[1] - ALL)))
+        return tuple(LagAt.history(self._store.lag_since(self.name, self._store.read(self.name)[1] - ALL)))
 
     def assignment(
         self, *, members: int | None = None, assignor: Assignor | None = None

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from airflow_kcr.api.group_readers import GroupReaders
 from airflow_kcr.api.regions import Cluster, require_groups
+from airflow_kcr.api.views import AnswerColumns
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.evidence import Evidence, Participants
@@ -28,6 +29,9 @@ from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.regions import RegionStore
 
 T = TypeVar("T")
+
+CHECK: Final = AnswerColumns[Check]("group", ("check", lambda one: one.question), "verdict", "detail")
+"""A check as commands and the console show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -278,6 +278,7 @@ class RegionSummary(View):
         *("members", "alive", "lag"),
         ("verdict", lambda r: r.lag_finding.verdict),
         ("why", lambda r: r.lag_finding.text() if r.lag_finding.what else ""),
+        "trouble",
     )
 
     region: str
@@ -307,6 +308,14 @@ class RegionSummary(View):
 
     lag_finding: LagFinding = NO_SAMPLE
     """What the lag means."""
+
+    halt: str = ""
+    """Why it is halted."""
+
+    @property
+    def trouble(self) -> str:
+        """What a person has to see to: why it is halted, or what it waits for too long; empty: nothing."""
+        return self.halt or "; ".join(wait.what for wait in self.liveness.stalled)
 
     @classmethod
     def of(
@@ -338,6 +347,7 @@ class RegionSummary(View):
             overdue=boundaries.overdue(region, now),
             lag=lag.left(region.rules.groups, samples) if lags else None,
             lag_finding=lag.worst(lags.values()),
+            halt="" if region.halt is None else region.halt.text,
         )
 
 

@@ -190,6 +190,31 @@ def _of_one_group(view: CheckpointView) -> OffsetMap:
 
 @app.command()
 @reported
+def context(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
+    """Show what lies around a checkpoint: its offset ranges, its neighbours, and the resets that touched it.
+
+    `repeats` counts the offsets that had been processed before one of the last 5 resets went back over them.
+
+    Example: kcr checkpoint context flights 12
+    """
+    from airflow_kcr.api.checkpoint_context import CheckpointRange
+
+    with region_of(name, store) as region:
+        found = region.checkpoints.context(sequence)
+    beside = {"previous": found.previous, "next": found.next}
+    facts = {
+        "region": found.region,
+        **{what: None if one is None else one.sequence for what, one in beside.items()},
+        "offsets": found.offsets,
+        "undone_by_reset": found.undone_by_reset,
+        "repeats": "; ".join(f"{one.offsets} by {one.reset.reset_id}" for one in found.repeats),
+    }
+    answer = listed(CheckpointRange.shown, found.ranges, f"checkpoint {sequence} has no offsets")
+    show(replace(answer, document=found.to_json(), facts=facts), output)
+
+
+@app.command()
+@reported
 def pin(
     name: Name,
     sequence: Checkpoint,

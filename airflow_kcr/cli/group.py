@@ -48,16 +48,14 @@ def validate(region: options.Name, store: options.Url, group: Groups = None, out
     Example: kcr group validate flights --group flights-etl -o json
     """
     from airflow_kcr.api.group_readers import real_reader
+    from airflow_kcr.api.validation import CHECK
     from airflow_kcr.api.validation import validate as checked
-    from airflow_kcr.api.views import AnswerColumns
-    from airflow_kcr.protocol.validation import Check
     from airflow_kcr.protocol.values import GroupId, region_name
 
     with store_of(store) as opened:
         groups = [GroupId(g) for g in group] if group else None
         found = checked(opened, region_name(region), real_reader, groups)
-    columns = AnswerColumns[Check]("group", ("check", lambda one: one.question), "verdict", "detail")
-    show(listed(columns, found.checks), output)
+    show(listed(CHECK, found.checks), output)
     if not found.is_all_right:
         raise typer.Exit(1)
 

@@ -44,6 +44,7 @@ WITHOUT_OPERATOR: Mapping[str, str] = {
     "events": _READS,
     "checkpoint list": _READS,
     "checkpoint show": _READS,
+    "checkpoint context": _READS,
     "checkpoint stats": _READS,
     "reset list": _READS,
     "reset show": _READS,

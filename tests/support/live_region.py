@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from airflow_kcr.api import Cluster, Clusters
+from airflow_kcr.api.group_readers import GroupReader, GroupReaders
 from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty
 from airflow_kcr.ports import CommittedOffset, Logs
-from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.observations import GroupSeen, LogBounds, TimeAnswer
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.timeouts import BrokerTimes
 from airflow_kcr.protocol.values import NO_CLUSTER, ClusterId, GroupId, GroupPartition, Offset, RegionName, TopicName
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
@@ -64,7 +65,7 @@ class FakeCluster:
     notes: dict[GroupPartition, str] = field(default_factory=dict)
     """The metadata of what was altered."""
 
-    times: dict[int, int] = field(default_factory=dict)
+    found: dict[int, int] = field(default_factory=dict)
     """The first offset of each partition at or after whatever instant; none where it is not said."""
 
     firsts: dict[int, TimeAnswer] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class FakeCluster:
 
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         self.asked += instants.values()
-        known = {p: self.times.get(p.partition) for p in instants if p.partition < self.counts.get(p.topic, 0)}
+        known = {p: self.found.get(p.partition) for p in instants if p.partition < self.counts.get(p.topic, 0)}
         return {p: TimeAnswer(offset=None if offset is None else Offset(offset)) for p, offset in known.items()}
 
     def cluster_id(self) -> ClusterId:
@@ -128,6 +129,20 @@ class FakeCluster:
         self.held.update(offsets)
         self.notes.update(dict.fromkeys(offsets, metadata))
 
+    client: None = None
+
+    def describe(self, group: GroupId) -> GroupSeen:
+        raise BrokerUnavailable("this cluster describes no groups")
+
+    def times(self, seen: GroupSeen) -> BrokerTimes:
+        raise NotImplementedError
+
+    def compacted(self, names: Collection[TopicName]) -> frozenset[TopicName]:
+        return frozenset()
+
+    def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
+        return ()
+
     def _require_there(self) -> None:
         if self.is_away:
             raise BrokerUnavailable("no broker of broker.invalid:9092 answered; tried for 5.0 s")
@@ -138,14 +153,14 @@ class FakeCluster:
         return list(partitions)
 
     @property
-    def clusters(self) -> Clusters:
+    def clusters(self) -> GroupReaders:
         """As the API opens it, whatever the spec says."""
 
-        def opened(spec: RegionSpec, group: GroupId) -> AbstractContextManager[Cluster]:
+        def opened(spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:
             return self._lent()
 
         return opened
 
     @contextmanager
-    def _lent(self) -> Iterator[Cluster]:
+    def _lent(self) -> Iterator[GroupReader]:
         yield self

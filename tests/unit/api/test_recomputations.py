@@ -90,15 +90,28 @@ def test_what_a_reset_has_undone_may_not_be_shown(driver: Driver) -> None:
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
     driver.finish_reset()
-    with pytest.raises(CheckpointNotUsable, match="was undone by a reset"):
-        wanted.require_wanted()
+    for asked in (wanted.require_wanted, wanted.plan):
+        with pytest.raises(CheckpointNotUsable, match="was undone by a reset"):
+            asked()
     wanted.fail("it was undone")
 
 
 @pytest.mark.parametrize("driver", [""], indirect=True)
 def test_a_group_without_a_sink_is_refused(driver: Driver) -> None:
-    with pytest.raises(ConfigurationError, match="group g has no sink in the spec"):
-        region(driver).recompute(newest(driver)).groups()
+    for asked in (region(driver).recompute(newest(driver)).groups, region(driver).recompute(newest(driver)).plan):
+        with pytest.raises(ConfigurationError, match="group g has no sink in the spec"):
+            asked()
+
+
+@pytest.mark.parametrize("driver", [TABLE.replace("MODE", "mode: upsert, key: [k]")], indirect=True)
+def test_a_plan_says_what_would_be_processed_again_and_replaced(driver: Driver) -> None:
+    plan = region(driver).recompute(newest(driver)).plan()
+    assert plan.checkpoint.sequence == newest(driver)
+    assert plan.offsets == 10 * len(driver.region.claims)
+    assert plan.groups == ("g",)
+    (sink,) = plan.sinks
+    assert sink.startswith("g/out: postgres ")
+    assert plan.upserts == ("out of group g",)
 
 
 def test_a_group_that_is_none_is_refused(driver: Driver) -> None:

@@ -81,7 +81,7 @@ def test_records_need_members_and_nothing_has_changed(driver: Driver, cluster: F
 
 def test_records_after_the_interval_are_none_of_it(driver: Driver, cluster: FakeCluster) -> None:
     cluster.ends = dict.fromkeys(range(4), 20)
-    cluster.times = dict.fromkeys(range(4), 10)
+    cluster.found = dict.fromkeys(range(4), 10)
     _, now = driver.store.read(driver.name)
     assert of(driver, cluster).prepared_run(now, request_id="r").is_done_at_rest()
     assert list(driver.region.offsets[newest(driver).sequence].values()) == [10] * 4

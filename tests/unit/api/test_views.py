@@ -79,6 +79,7 @@ def test_a_stalled_region_is_shown_with_the_rule_that_waits_and_since_when() -> 
         ],
     )
     assert shown.liveness.text() == "stalled: members since 2026-01-01T00:00:10Z: no member lives; start them"
+    assert shown.trouble == "no member lives; start them"
 
 
 def test_a_region_that_never_started_shows_the_members_it_will_have() -> None:
@@ -134,6 +135,8 @@ def test_a_halted_region_says_why_and_what_can_be_done() -> None:
     view = region_of(driver).show()
     assert "stranger on host host" in view.halted
     assert "remove the foreign consumer" in view.halted
+    assert "stranger on host host" in view.trouble
+    assert region_of(running()).show().trouble == ""
 
 
 def test_a_region_whose_batches_fail_says_how_often_and_how_long_it_waits() -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING
+
+import pytest
 
 from airflow_kcr.cli import lag
 from airflow_kcr.protocol.observations import TimeAnswer
+from airflow_kcr.protocol.targets import ToEarliest
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
 from tests.support.lag_samples import keep_lag
 from tests.support.live_region import FakeCluster
 from tests.unit.cli.conftest import Kcr
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_the_lag_has_its_time_and_its_verdict(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
@@ -41,6 +40,24 @@ def test_the_history_is_a_row_for_each_sample_and_a_sparkline(kcr: Kcr, driver: 
         ("g", lag, lag, 4) for lag in (0, 10, 20)
     ]
     assert "▁▅█" in kcr("lag", "flights", "--history", "-o", "table").stdout
+
+
+def test_the_rate_is_what_was_processed_since_the_sample_before_in_the_same_epoch(
+    kcr: Kcr, driver: Driver, cluster: FakeCluster
+) -> None:
+    driver.up()
+    for minutes in (5, 4, 3):
+        keep_lag(driver, cluster, minutes=minutes)
+        driver.process(width=30)
+    keep_lag(driver, cluster, minutes=2)
+    driver.reset(ToEarliest())
+    driver.complete()
+    driver.finish_reset()
+    keep_lag(driver, cluster, minutes=1)
+    rates = [row["rate"] for row in kcr.json("lag", "flights", "--history")]
+    assert rates[0] is None
+    assert rates[1:4] == pytest.approx([2.0] * 3, rel=0.1)
+    assert rates[4] is None
 
 
 def test_a_watcher_gets_a_line_for_each_group_until_it_ends(

@@ -62,7 +62,7 @@ def test_a_plan_is_shown_as_json(kcr: Kcr, checkpoint: Driver) -> None:
 def test_every_target_is_an_option(
     kcr: Kcr, checkpoint: Driver, cluster: FakeCluster, option: list[object], goes_to: int
 ) -> None:
-    cluster.times = dict.fromkeys(range(4), 15)
+    cluster.found = dict.fromkeys(range(4), 15)
     plan = kcr.json("reset", "plan", "flights", *option)
     assert {(entry["current"], entry["target"]) for entry in plan["entries"]} == {(20, goes_to)}
     moved = 4 * (20 - goes_to)
@@ -73,7 +73,7 @@ def test_every_target_is_an_option(
 def test_a_partition_without_a_record_since_a_time_is_told_from_one_that_has_one(
     kcr: Kcr, checkpoint: Driver, cluster: FakeCluster, option: list[str]
 ) -> None:
-    cluster.times = {0: 15}
+    cluster.found = {0: 15}
     rows = kcr("reset", "plan", "flights", *option, "-o", "table").stdout.splitlines()[-4:]
     assert [" ".join(row.split()[4:]) for row in rows] == [
         "15 explicit 5 0",

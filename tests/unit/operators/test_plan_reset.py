@@ -45,7 +45,7 @@ def planned(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401
     ids=str,
 )
 def test_a_target_is_an_option_of_the_command(driver: Driver, world: World, target: object, goes_to: int) -> None:
-    world.cluster.times = dict.fromkeys(range(4), 150)
+    world.cluster.found = dict.fromkeys(range(4), 150)
     plan = planned(target=target)
     assert {entry["target"] for entry in plan["entries"]} == {goes_to}
     assert (plan["region"], plan["epoch"]) == ("flights", 1)

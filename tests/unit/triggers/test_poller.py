@@ -371,7 +371,7 @@ class FakeHook(KcrHook):
     def store_url(self) -> URL:
         raise AssertionError("the poller has a connection already")
 
-    def cluster(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[FakeCluster]:  # type: ignore[override]
+    def cluster(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[FakeCluster]:
         if self.silent_until is not None:
             assert self.silent_until.wait(20)
             raise BrokerUnavailable("no broker of broker.invalid:9092 answered; tried for 20.0 s")
