@@ -7,7 +7,7 @@ which is built then.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowPlugin, conf
 
@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 
+_BUNDLE: Final = {"bundle_url": page_path("/static/console.js")}
+
+
 class KcrPlugin(AirflowPlugin):
-    """What this package adds to Airflow's user interface: the console of the regions, in the menu Browse."""
+    """What this package adds to Airflow's user interface: the console of the regions.
+
+    It is in the menu Browse, on Airflow's home page where a region is in trouble, and a tab of DAG runs and tasks.
+    """
 
     name = "kcr"
     react_apps = [  # noqa: RUF012 (Airflow's own; it removes what clashes with other plugins)
-        {
-            "name": "Regions",  # by which the bundle leaves its component for Airflow
-            "bundle_url": page_path("/static/console.js"),
-            "destination": "nav",
-            "category": "browse",
-            "url_route": ROUTE,
-        }
+        # The bundle leaves a component for Airflow under each of these names.
+        {"name": "Regions", "destination": "nav", "category": "browse", "url_route": ROUTE, **_BUNDLE},
+        {"name": "Regions in trouble", "destination": "dashboard", "url_route": f"{ROUTE}_trouble", **_BUNDLE},
+        {"name": "Checkpoint", "destination": "dag_run", "url_route": f"{ROUTE}_run", **_BUNDLE},
+        {"name": "Checkpoint", "destination": "task_instance", "url_route": f"{ROUTE}_task", **_BUNDLE},
     ]
 
     @property

@@ -21,10 +21,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_kcr import verbs
-from airflow_kcr.api import Clusters, Region
+from airflow_kcr.api import Region
 from airflow_kcr.api.checkpoints import shown_region
+from airflow_kcr.api.group_readers import GroupReaders
 from airflow_kcr.api.ledger import event_to_json
+from airflow_kcr.api.partitions import CommitFinding
 from airflow_kcr.api.regions import look, regions
+from airflow_kcr.api.validation import CHECK, validate
 from airflow_kcr.api.views import RegionSummary, document_of
 from airflow_kcr.errors import (
     BrokerUnavailable,
@@ -38,7 +41,7 @@ from airflow_kcr.errors import (
     UnknownReset,
 )
 from airflow_kcr.plugins.overview import PartitionOrder, partition_page
-from airflow_kcr.plugins.rights import Changer, FindResetters, Looker, ReadOwners
+from airflow_kcr.plugins.rights import Changer, FindRecomputers, FindResetters, Looker, ReadOwners
 from airflow_kcr.protocol.region.commands import Command, InEpoch, PinCheckpoint, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
 from airflow_kcr.protocol.targets import TARGETS
@@ -129,7 +132,7 @@ class Stores:
     """The stores that are shown, and how Kafka is reached."""
 
     lend: Mapping[str, Lend]
-    clusters: Clusters
+    clusters: GroupReaders
 
     @contextmanager
     def opened(self, store: str) -> Iterator[RegionStore]:
@@ -162,13 +165,13 @@ def from_here(request: Request) -> None:
         raise HTTPException(403, ELSEWHERE.format(origin=origin or "nothing"))
 
 
-def add_api(app: FastAPI, lend: Mapping[str, Lend], clusters: Clusters) -> None:
+def add_api(app: FastAPI, lend: Mapping[str, Lend], clusters: GroupReaders) -> None:
     """Add the routes of the console to the page.
 
     Args:
         app: the page.
         lend: what opens the stores, by their connections.
-        clusters: how Kafka is reached, for plans.
+        clusters: how Kafka is reached, for plans and checks.
     """
     stores = Stores(lend=lend, clusters=clusters)
     app.add_exception_handler(KcrError, _refused)
@@ -176,6 +179,7 @@ def add_api(app: FastAPI, lend: Mapping[str, Lend], clusters: Clusters) -> None:
     app.include_router(_shown(stores))
     app.include_router(_past(stores))
     app.include_router(_changes(stores))
+    app.include_router(_of_kafka(stores))
 
 
 def _refused(request: Request, error: Exception) -> JSONResponse:
@@ -217,6 +221,18 @@ def _shown_list(stores: Stores) -> APIRouter:
             not_shown=may.not_shown,
         )
 
+    @routes.get("/api/runs")
+    def of_run(may: Looker, read_owners: ReadOwners, dag_id: str = "", run_id: str = "") -> JSONResponse:
+        """The regions that a run's DAG works on, as far as the user may see them, and the run's checkpoints in each."""
+        places = sorted(place for place, dags in read_owners().items() if dag_id in dags and may.has(*place))
+        found = []
+        for store, region in places:
+            if store in stores.lend:
+                with stores.region(store, region) as lent:
+                    answers = lent.checkpoints.that_answered(dag_id, run_id)
+                found.append({"kcr_conn_id": store, "region": region, "checkpoints": answers})
+        return _answer(regions=found)
+
     return routes
 
 
@@ -233,7 +249,13 @@ def _shown(stores: Stores) -> APIRouter:
 
     @routes.get("")
     def shown(
-        store: str, region: str, may: Looker, change: Changer, read_owners: ReadOwners, resetters: FindResetters
+        store: str,
+        region: str,
+        may: Looker,
+        change: Changer,
+        read_owners: ReadOwners,
+        resetters: FindResetters,
+        recomputers: FindRecomputers,
     ) -> JSONResponse:
         """The region, its DAGs, and whether the user may change it."""
         with stores.opened(store) as opened:
@@ -248,6 +270,7 @@ def _shown(stores: Stores) -> APIRouter:
             may_change=change.has(store, region),
             dags=dags,
             reset_dags=resetters(dags),
+            **recomputers(dags)._asdict(),
             targets=[
                 {"option": one.option, "metavar": one.metavar, "wanted": one.wanted, "help": one.help}
                 for one in TARGETS
@@ -309,6 +332,17 @@ def _past(stores: Stores) -> APIRouter:
         offsets = document["offsets"]
         rows = offsets if isinstance(offsets, list) else []
         return _answer(checkpoint={**document, "offsets": rows[start : start + count]}, total=len(rows))
+
+    @routes.get("/checkpoints/{sequence}/context")
+    def context(
+        store: str, region: str, sequence: int, start: Annotated[int, Query(ge=0)] = 0, count: Count = 100
+    ) -> JSONResponse:
+        """What lies around a checkpoint, with some of its ranges."""
+        with stores.region(store, region) as lent:
+            found = lent.checkpoints.context(sequence)
+        return _answer(
+            context={**found.to_json(), "ranges": found.ranges[start : start + count]}, total=len(found.ranges)
+        )
 
     @routes.get("/resets")
     def resets(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:
@@ -386,5 +420,36 @@ def _changes(stores: Stores) -> APIRouter:
             raise HTTPException(422, f"to kill a region, type its name: {region}")
         requester = Requester(who=user.get_name(), reason=asked.reason.strip())
         return handle(store, region, asked, VERBS[verb].command(requester))
+
+    @routes.post("/checkpoints/{sequence}/recomputation")
+    def recomputation(store: str, region: str, sequence: int, asked: Asked) -> JSONResponse:
+        """What a recomputation of a checkpoint would do; a DAG of the region carries it out."""
+        with stores.opened(store) as opened:
+            opened.read(region_name(region))[0].require_epoch(Epoch(asked.epoch))
+            lent = Region(region, opened, clusters=stores.clusters)
+            return _answer(plan=lent.recompute(sequence).plan())
+
+    return routes
+
+
+def _of_kafka(stores: Stores) -> APIRouter:
+    """What Kafka is asked: by users who may change the region, as it connects to Kafka with the region's settings."""
+    routes = APIRouter(prefix=REGION, dependencies=[Depends(_may_change), Depends(from_here)])
+
+    @routes.post("/validation")
+    def validation(store: str, region: str) -> JSONResponse:
+        """The answer of `kcr group validate`; changes nothing."""
+        with stores.opened(store) as opened:
+            found = validate(opened, region_name(region), stores.clusters)
+        return _answer(checks=[CHECK.document(check) for check in found.checks])
+
+    @routes.post("/checkpoints/{sequence}/comparison")
+    def comparison(store: str, region: str, sequence: int) -> JSONResponse:
+        """The answer of `kcr checkpoint compare`, differences first; changes nothing."""
+        with stores.region(store, region) as lent:
+            found = lent.checkpoints.compare(sequence)
+        rows = sorted(found, key=lambda one: one.finding is CommitFinding.EQUAL)
+        different = sum(one.finding is not CommitFinding.EQUAL for one in found)
+        return _answer(comparison=rows[:PAGE], total=len(rows), different=different)
 
     return routes

@@ -19,7 +19,8 @@ from fastapi import FastAPI, HTTPException
 from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from airflow_kcr.api import Clusters, RegionSummary
+from airflow_kcr.api import RegionSummary
+from airflow_kcr.api.group_readers import GroupReaders
 from airflow_kcr.api.regions import look, regions
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
@@ -76,12 +77,12 @@ class StoreRegions:
         return region_place(region, self.kcr_conn_id)
 
 
-def build_page(stores: Mapping[str, Lend], clusters: Clusters) -> FastAPI:
+def build_page(stores: Mapping[str, Lend], clusters: GroupReaders) -> FastAPI:
     """Return the application; every route of it asks who is there, and shows what they may see.
 
     Args:
         stores: what opens them, by their connections, in the order in which they are shown.
-        clusters: how Kafka is reached, for plans of resets.
+        clusters: how Kafka is reached, for plans of resets and checks of groups.
     """
     app = FastAPI(title="Regions", docs_url=None, redoc_url=None, openapi_url=None)
 

@@ -181,6 +181,8 @@ class _Work(NamedTuple):
 
     places: frozenset[Place]
     takes_target: bool
+    takes_checkpoint: bool
+    has_intervals: bool
 
 
 def _works_of(dag_ids: Collection[str]) -> dict[str, _Work]:
@@ -208,7 +210,8 @@ def _work(version: UUID, content: str) -> _Work:
     with create_session() as session:
         stored = session.get(SerializedDagModel, version)
         data = {} if stored is None else stored.data or {}
-    return _Work(frozenset(places_of(data)), takes_target(data))
+    has_intervals = "KcrIntervalOperator" in _kinds(data)
+    return _Work(frozenset(places_of(data)), takes_target(data), takes_checkpoint(data), has_intervals)
 
 
 def resetters() -> Callable[[Collection[str]], list[str]]:
@@ -224,12 +227,48 @@ def _reset_dags(dag_ids: Collection[str]) -> list[str]:
     return [dag_id for dag_id, work in _works_of(dag_ids).items() if work.takes_target]
 
 
+class Recomputers(NamedTuple):
+    """The DAGs by which checkpoints of a region are recomputed."""
+
+    recompute_dags: list[str]
+    """A run of one of these recomputes the checkpoint that its params name."""
+
+    interval_dags: list[str]
+    """A run of one of these recomputes its interval where it is cleared."""
+
+
+def recomputers() -> Callable[[Collection[str]], Recomputers]:
+    """Return what finds the DAGs that recompute; tests put their own in its place."""
+    return _recomputers
+
+
+FindRecomputers: TypeAlias = Annotated[Callable[[Collection[str]], Recomputers], Depends(recomputers)]
+
+
+def _recomputers(dag_ids: Collection[str]) -> Recomputers:
+    works = _works_of(dag_ids).items()
+    return Recomputers(
+        [dag_id for dag_id, work in works if work.takes_checkpoint],
+        [dag_id for dag_id, work in works if work.has_intervals],
+    )
+
+
 def takes_target(stored: Mapping[str, Any]) -> bool:
     """Whether a DAG, as Airflow serialises it, applies a reset, and has the params of `reset_params`."""
-    dag = stored.get("dag", {})
-    kinds = {task.get("__var", {}).get("task_type") for task in dag.get("tasks", ())}
-    named = {name for name, _ in dag.get("params", ())}
-    return "KcrApplyResetOperator" in kinds and {"target", "value", "reason"} <= named
+    return "KcrApplyResetOperator" in _kinds(stored) and {"target", "value", "reason"} <= _params(stored)
+
+
+def takes_checkpoint(stored: Mapping[str, Any]) -> bool:
+    """Whether a DAG, as Airflow serialises it, recomputes, and has the params `checkpoint` and `reason`."""
+    return "KcrRecomputeOperator" in _kinds(stored) and {"checkpoint", "reason"} <= _params(stored)
+
+
+def _kinds(stored: Mapping[str, Any]) -> set[object]:
+    return {task.get("__var", {}).get("task_type") for task in stored.get("dag", {}).get("tasks", ())}
+
+
+def _params(stored: Mapping[str, Any]) -> set[str]:
+    return {name for name, _ in stored.get("dag", {}).get("params", ())}
 
 
 def places_of(stored: Mapping[str, Any]) -> Iterator[Place]:

@@ -10,7 +10,7 @@ from airflow.models.dag import DagModel
 from typer.testing import CliRunner
 
 from airflow_kcr.cli import app as kcr
-from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.rows import RegionState, Requester
 from airflow_kcr.protocol.values import DesiredState
 from tests.support.browsing import TestClient
 from tests.support.driver import Driver
@@ -216,6 +216,67 @@ def test_a_plan_is_that_of_the_command_and_changes_nothing(editor: TestClient, d
     answer = asked_plan(editor, target="to-offset", value="many")
     assert answer.status_code == 422
     assert driver.region.counter == before
+
+
+def test_a_run_s_checkpoints_are_found_in_the_regions_of_its_dag_alone(
+    app: FastAPI, editor: TestClient, driver: Driver
+) -> None:
+    driver.up()
+    for number in range(2):
+        driver.process(driver.member(0), width=10)
+        asked_by = Requester(who="airflow", dag_id="flights_checkpoint", run_id=f"run {number}")
+        driver.checkpoint(f"c{number}", requester=asked_by)
+
+    def found(client: TestClient, dag: str, run: str) -> Any:  # noqa: ANN401 (JSON)
+        return client.get("/api/runs", params={"dag_id": dag, "run_id": run}).json()["regions"]
+
+    sequences = [row["sequence"] for row in editor.get(f"{FLIGHTS}/checkpoints").json()["checkpoints"]]
+    expected = {"kcr_conn_id": "kcr_default", "region": "flights", "checkpoints": sequences[-1:]}
+    assert found(editor, "flights_checkpoint", "run 1") == [expected]
+    assert found(editor, "flights_checkpoint", "run 2") == [{**expected, "checkpoints": []}]
+    assert found(editor, "others", "run 1") == []
+    assert as_role(app, None).get("/api/runs").status_code == 403
+
+
+def test_the_context_of_a_checkpoint_is_that_of_the_command_a_page_of_its_ranges_at_a_time(
+    database_url: str, editor: TestClient, driver: Driver
+) -> None:
+    busy(driver)
+    newest = editor.get(f"{FLIGHTS}/checkpoints").json()["checkpoints"][-1]["sequence"]
+    answer = editor.get(f"{FLIGHTS}/checkpoints/{newest}/context").json()
+    assert answer["context"] == printed(database_url, "checkpoint", "context", "flights", str(newest))
+    assert answer["total"] == len(answer["context"]["ranges"]) == 2
+    page = editor.get(f"{FLIGHTS}/checkpoints/{newest}/context?start=1&count=1").json()
+    assert page["context"]["ranges"] == answer["context"]["ranges"][1:2]
+
+
+def test_kafka_is_asked_for_users_who_may_change_the_region_alone(
+    app: FastAPI, editor: TestClient, driver: Driver
+) -> None:
+    busy(driver)
+    newest = editor.get(f"{FLIGHTS}/checkpoints").json()["checkpoints"][-1]["sequence"]
+    paths = [f"{FLIGHTS}/validation", f"{FLIGHTS}/checkpoints/{newest}/comparison"]
+    checks, comparison = (editor.post(path, headers=ORIGIN).json() for path in paths)
+    assert {"group": "g", "check": "topics", "verdict": "ok"}.items() <= one(checks["checks"], "topics").items()
+    assert comparison["total"] == comparison["different"] == 4
+    assert {row["finding"] for row in comparison["comparison"]} == {"not_committed"}
+    assert [editor.post(path).status_code for path in paths] == [403, 403]
+    viewer = as_role(app, "viewer")
+    assert [viewer.post(path, headers=ORIGIN).status_code for path in paths] == [403, 403]
+
+
+def one(checks: list[dict[str, str]], question: str) -> dict[str, str]:
+    return next(check for check in checks if check["check"] == question)
+
+
+def test_a_recomputation_is_planned_in_the_epoch_that_was_seen(editor: TestClient, driver: Driver) -> None:
+    busy(driver)
+    newest = editor.get(f"{FLIGHTS}/checkpoints").json()["checkpoints"][-1]["sequence"]
+    path = f"/checkpoints/{newest}/recomputation"
+    answer = asked(editor, path, driver)
+    assert (answer.status_code, "has no sink in the spec" in answer.json()["detail"]) == (422, True)
+    stale = editor.post(f"{FLIGHTS}{path}", json={"epoch": driver.region.epoch - 1}, headers=ORIGIN)
+    assert (stale.status_code, stale.json()["error"]) == (409, "StaleEpoch")
 
 
 def asked_plan(client: TestClient, **body: object) -> Any:  # noqa: ANN401 (of the client's library)

@@ -73,6 +73,7 @@ def page_at(url: str, **others: str) -> FastAPI:
     app = build_page(lends, FakeCluster().clusters)
     app.dependency_overrides[rights.owners] = lambda: lambda: OWNERS
     app.dependency_overrides[rights.resetters] = lambda: lambda dags: []
+    app.dependency_overrides[rights.recomputers] = lambda: lambda dags: rights.Recomputers([], [])
     return app
 
 

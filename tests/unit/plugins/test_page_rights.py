@@ -36,6 +36,7 @@ BODIES = {
     "checkpoints": {"epoch": 0},
     "pin": {"epoch": 0, "label": "kept"},
     "plan": {"target": "to-earliest"},
+    "recomputation": {"epoch": 0},
 }
 """What is sent to change something, by the end of the path."""
 
@@ -67,6 +68,7 @@ def app(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]
         app = page.build_page({"kcr_default": lambda: opened(database_url)}, FakeCluster().clusters)
         app.dependency_overrides[rights.owners] = lambda: lambda: OWNERS
         app.dependency_overrides[rights.resetters] = lambda: lambda dags: []
+        app.dependency_overrides[rights.recomputers] = lambda: lambda dags: rights.Recomputers([], [])
         yield app
 
 

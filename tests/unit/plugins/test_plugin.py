@@ -51,7 +51,7 @@ def test_the_console_is_an_app_that_airflow_takes_and_its_modules_ask_who_is_the
 
 
 def test_the_link_of_a_task_leads_into_the_console_and_the_same_place_of_the_page_asks_who_is_there() -> None:
-    (app,) = KcrPlugin.react_apps
+    (app,) = (one for one in KcrPlugin.react_apps if one["destination"] == "nav")
     frame, _, place = region_path("flights").partition(f"/plugin/{app['url_route']}")
     assert frame == ""
     assert mounted().get(f"/kcr{place}").status_code == 401
