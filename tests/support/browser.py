@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from selenium.common.exceptions import WebDriverException
-from selenium.webdriver import Chrome
+from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -53,8 +53,12 @@ class Person:
                 found.append(seen)
             return bool(seen)
 
-        assert happened(is_there, within=WITHIN, pause=POLL_PERIOD), f"{what} is not seen on {self.driver.current_url}"
+        is_seen = happened(is_there, within=WITHIN, pause=POLL_PERIOD)
+        assert is_seen, f"{what} is not seen on {self.driver.current_url}:\n{self._text()}"
         return found[0]
+
+    def _text(self) -> str:
+        return self.driver.find_element(By.TAG_NAME, "body").text
 
     def one(self, css: str) -> WebElement:
         """Wait for an element that can be seen, and return it."""
@@ -68,9 +72,9 @@ class Person:
 
     def press(self, css: str) -> None:
         """Press a button, wherever on the page it is."""
-        self._clicks(lambda: self.driver.find_elements(By.CSS_SELECTOR, css), css)
+        self.clicks(lambda: self.driver.find_elements(By.CSS_SELECTOR, css), css)
 
-    def _clicks(self, look: Callable[[], Sequence[WebElement]], what: str) -> None:
+    def clicks(self, look: Callable[[], Sequence[WebElement]], what: str) -> None:
         """Click on the first of these elements that can be seen.
 
         A page may be redrawn between the look and the click, which then was none: it is looked for again.
@@ -86,11 +90,15 @@ class Person:
 
         self.sees(is_clicked, what)
 
+    def types(self, *keys: str) -> None:
+        """Press keys, wherever the focus is."""
+        ActionChains(self.driver).send_keys(*keys).perform()
+
     def reads(self, *texts: str) -> str:
         """Wait until all these texts can be read on the page, or in the frame, and return its whole text."""
 
         def read() -> str:
-            text = self.driver.find_element(By.TAG_NAME, "body").text
+            text = self._text()
             return text if all(one in text for one in texts) else ""
 
         return self.sees(read, " and ".join(texts))
@@ -117,7 +125,7 @@ class Person:
         """Choose what begins with a text in one of the drop-down lists of a form."""
         box = "input[@role='combobox']"
         place = f"//input[@name='element_{field}']/ancestor::div[.//{box}][1]//{box}"
-        self._clicks(lambda: self.driver.find_elements(By.XPATH, place), field)
+        self.clicks(lambda: self.driver.find_elements(By.XPATH, place), field)
         self.driver.switch_to.active_element.send_keys(text)
 
         def is_found() -> bool:
@@ -130,7 +138,7 @@ class Person:
 
     def writes(self, field: str, text: str) -> None:
         """Click into a field of a form, of one line or of many, and paste a text."""
-        self._clicks(lambda: self.driver.find_elements(By.CSS_SELECTOR, _named(field)), field)
+        self.clicks(lambda: self.driver.find_elements(By.CSS_SELECTOR, _named(field)), field)
         self._pastes(field, text)
 
     def _pastes(self, field: str, text: str) -> None:
@@ -157,12 +165,29 @@ class Person:
         found = self.driver.find_elements(By.TAG_NAME, "a")
         return {one.text.strip(): str(one.get_attribute("href")) for one in found}
 
+    def keeps_files(self, folder: Path) -> None:
+        """Keep what the pages offer as files in a folder from now on."""
+        self.driver.execute_cdp_cmd("Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
+
     def takes_picture(self, name: str) -> None:
         """Keep a picture of the page, if pictures are wanted."""
         folder = os.environ.get(PICTURES_VARIABLE)
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+@dataclass(slots=True)
+class Clicks:
+    """Counts how often a person clicks; what they type is not counted."""
+
+    person: Person
+    count: int = 0
+
+    def on(self, by: str, what: str) -> None:
+        """Click on the first element found so that can be seen, and count it."""
+        self.person.clicks(lambda: self.person.driver.find_elements(by, what), what)
+        self.count += 1
 
 
 def _named(field: str) -> str:

@@ -4,7 +4,7 @@
 import { ask, regionApi } from "./data.js";
 import { React, UI, h } from "./host.js";
 import { Reset } from "./reset.js";
-import { Notice } from "./shown.js";
+import { Notice, Pending } from "./shown.js";
 
 /**
  * @typedef {{verb: string, label: string, path: string, does: string, isGrave?: boolean,
@@ -45,40 +45,37 @@ export const unpinOf = (sequence) => ({
 
 /** What can be done to a region as it is. @param {{store: string, read: any}} props */
 export function Actions({ store, read }) {
-  const { region, may_change } = read.data;
-  if (!may_change) {
+  if (!read.data.may_change) {
     return h(UI.Text, { color: "fg.muted", mt: 2 }, "You may look at this region, but not change it.");
   }
   return h(UI.Flex, { gap: 2, wrap: "wrap", mt: 3, role: "group", "aria-label": "Actions" },
-    ...VERBS.filter((one) => one.when(region)).map((one) => h(Act, { key: one.verb, action: one, store, read })),
+    ...VERBS.map((one) => h(Act, { key: one.verb, action: one, store, read })),
     h(Reset, { store, read }));
 }
 
-/** A button, and the dialog that it opens. @param {{action: Action, store: string, read: any}} props */
-export function Act({ action, store, read }) {
+/**
+ * A button, and the dialog that it opens; what its submit throws is shown in it.
+ * @param {{label: string, title: string, verb: string, press: string, read: any, isGrave?: boolean, isWanted?: boolean,
+ *   lacks: boolean, stays?: boolean, open: () => void, submit: () => Promise<any>, children?: any}} props
+ *   `isWanted`: where it is not, an open dialog stays, with what was said in it; `stays`: after a success, too
+ */
+export function Frame({ label, title, verb, press, read, isGrave, isWanted = true, lacks, stays = false, open, submit, children }) {
   const [isOpen, setIsOpen] = React.useState(false);
-  const [given, setGiven] = React.useState({ reason: "", name: "", label: "" });
   const [trouble, setTrouble] = React.useState("");
   const [isBusy, setIsBusy] = React.useState(false);
-  // As it was when the dialog was opened: what has happened behind it is looked at first.
-  const epoch = React.useRef(0);
-  const { region } = read.data;
-  const open = (/** @type {boolean} */ is) => {
-    epoch.current = region.epoch;
+  const change = (/** @type {boolean} */ is) => {
+    if (is) open();
     setTrouble("");
-    setGiven({ reason: "", name: "", label: "" });
     setIsOpen(is);
   };
-  const lacks = (action.asks === "name" && given.name !== region.region) || (action.asks === "label" && !given.label.trim());
-  const submit = async (/** @type {any} */ event) => {
+  const send = async (/** @type {any} */ event) => {
     event.preventDefault();
-    if (lacks) return;
+    if (lacks || isBusy) return;
     setIsBusy(true);
-    const body = { epoch: epoch.current, reason: given.reason, ...action.body };
-    if (action.asks) Object.assign(body, { [action.asks]: given[action.asks] });
+    setTrouble("");
     try {
-      await ask(`${regionApi(store, region.region)}/${action.path}`, "POST", body);
-      setIsOpen(false);
+      await submit();
+      setIsOpen(stays);
     } catch (error) {
       const { kind, message } = /** @type {any} */ (error);
       setTrouble(kind === "StaleEpoch"
@@ -87,27 +84,61 @@ export function Act({ action, store, read }) {
     setIsBusy(false);
     read.reload();
   };
+  if (!isWanted && !isOpen) return null;
+  const color = isGrave ? { colorPalette: "red" } : { colorPalette: "brand" };
+  return h(
+    UI.Dialog.Root,
+    { open: isOpen, onOpenChange: (/** @type {any} */ event) => change(event.open), role: isGrave ? "alertdialog" : "dialog" },
+    h(UI.Dialog.Trigger, { asChild: true }, h(UI.Button, { size: "sm", variant: "outline", ...color }, label)),
+    h(UI.Portal, null, h(UI.Dialog.Backdrop), h(UI.Dialog.Positioner, null,
+      h(UI.Dialog.Content, { as: "form", onSubmit: send, mx: 3 },
+        h(UI.Dialog.Header, null, h(UI.Dialog.Title, null, title)),
+        h(UI.Dialog.Body, { minW: 0 }, children, trouble && h(Notice, { kind: "error" }, trouble)),
+        h(UI.Dialog.Footer, null,
+          h(UI.Dialog.ActionTrigger, { asChild: true }, h(UI.Button, { variant: "outline", type: "button" }, "Cancel")),
+          h(UI.Button, { type: "submit", disabled: lacks || isBusy, ...color, "data-verb": verb }, press)),
+      ))),
+  );
+}
+
+/** What is done at once, with a reason. @param {{action: Action, store: string, read: any}} props */
+export function Act({ action, store, read }) {
+  const [given, setGiven] = React.useState({ reason: "", name: "", label: "" });
+  // As it was when the dialog was opened: what has happened behind it is looked at first.
+  const epoch = React.useRef(0);
+  const { region } = read.data;
+  const open = () => {
+    epoch.current = region.epoch;
+    setGiven({ reason: "", name: "", label: "" });
+  };
+  const submit = () => {
+    const body = { epoch: epoch.current, reason: given.reason, ...action.body };
+    if (action.asks) Object.assign(body, { [action.asks]: given[action.asks] });
+    return ask(`${regionApi(store, region.region)}/${action.path}`, "POST", body);
+  };
   const field = (/** @type {"reason" | "name" | "label"} */ name, /** @type {string} */ label) =>
     h(UI.Field.Root, { mt: 3, required: name !== "reason" }, h(UI.Field.Label, null, label),
       h(UI.Input, { name, value: given[name], autoComplete: "off", maxLength: name === "label" ? 200 : 2000,
         onChange: (/** @type {any} */ event) => setGiven({ ...given, [name]: event.target.value }) }));
-  const color = action.isGrave ? { colorPalette: "red" } : { colorPalette: "brand" };
-  return h(
-    UI.Dialog.Root,
-    { open: isOpen, onOpenChange: (/** @type {any} */ change) => open(change.open), role: action.isGrave ? "alertdialog" : "dialog" },
-    h(UI.Dialog.Trigger, { asChild: true },
-      h(UI.Button, { size: "sm", variant: "outline", ...color }, action.label)),
-    h(UI.Portal, null, h(UI.Dialog.Backdrop), h(UI.Dialog.Positioner, null,
-      h(UI.Dialog.Content, { as: "form", onSubmit: submit, mx: 3 },
-        h(UI.Dialog.Header, null, h(UI.Dialog.Title, null, `${action.label}: ${region.region}`)),
-        h(UI.Dialog.Body, null, h(UI.Text, null, action.does),
-          action.asks === "name" && field("name", `Type the region's name: ${region.region}`),
-          action.asks === "label" && field("label", "Label"),
-          field("reason", "Reason, for the history"),
-          trouble && h(Notice, { kind: "error" }, trouble)),
-        h(UI.Dialog.Footer, null,
-          h(UI.Dialog.ActionTrigger, { asChild: true }, h(UI.Button, { variant: "outline", type: "button" }, "Cancel")),
-          h(UI.Button, { type: "submit", disabled: lacks || isBusy, ...color, "data-verb": action.verb }, action.label)),
-      ))),
-  );
+  return h(Frame, { label: action.label, title: `${action.label}: ${region.region}`, verb: action.verb, press: action.label, read, open, submit,
+    isGrave: action.isGrave, isWanted: action.when(region),
+    lacks: (action.asks === "name" && given.name !== region.region) || (action.asks === "label" && !given.label.trim()) },
+  h(UI.Text, null, action.does),
+  action.asks === "name" && field("name", `Type the region's name: ${region.region}`),
+  action.asks === "label" && field("label", "Label"),
+  field("reason", "Reason, for the history"));
+}
+
+/**
+ * A question that Kafka is asked on a button, with the answer below it.
+ * @param {{label: string, path: string, show: (answer: any) => any}} props
+ */
+export function Question({ label, path, show }) {
+  const [found, setFound] = React.useState(/** @type {any} */ (null));
+  const press = () => {
+    setFound({ data: null, problem: null });
+    ask(path, "POST", {}).then((data) => setFound({ data, problem: null }), (problem) => setFound({ data: null, problem }));
+  };
+  return h(UI.Box, { mt: 3, minW: 0 }, h(UI.Button, { size: "sm", variant: "outline", onClick: press }, label),
+    found && h(Pending, { ...found, what: "Kafka" }), found?.data && show(found.data));
 }

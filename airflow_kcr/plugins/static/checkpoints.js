@@ -1,9 +1,11 @@
 // @ts-check
 // The checkpoints of a region: a timeline drawn to the scale of time, with a branch where a reset went back, and a table.
 
-import { Act, pinOf, unpinOf } from "./actions.js";
+import { Act, Question, pinOf, unpinOf } from "./actions.js";
+import { tick, ticks } from "./charts.js";
 import { regionApi, useJson } from "./data.js";
-import { Go, React, UI, h, runPath } from "./host.js";
+import { Go, React, Router, UI, h, runPath } from "./host.js";
+import { Recompute } from "./recompute.js";
 import { Reset } from "./reset.js";
 import { Facts, Pending, Rows, Time, Title, instant, number, span } from "./shown.js";
 
@@ -12,8 +14,10 @@ const [WIDTH, LANE, LEFT, RIGHT, TOP] = [900, 44, 90, 20, 16];
 
 /** @param {{store: string, region: string, read: any, version: number, now: string}} props */
 export function Checkpoints({ store, region, version, now, read }) {
-  const [before, setBefore] = React.useState(null);
-  const [chosen, setChosen] = React.useState("");
+  const [query, setQuery] = Router.useSearchParams();
+  const chosen = query.get("checkpoint") ?? "";
+  const [before, setBefore] = React.useState(chosen ? Number(chosen) + PAGE / 2 : null);
+  const setChosen = (/** @type {string} */ id) => setQuery({ tab: "checkpoints", ...(id ? { checkpoint: id } : {}) }, { replace: true });
   const older = before === null ? "" : `&before=${before}`;
   const { data, problem } = useJson(`${regionApi(store, region)}/checkpoints?last=${PAGE}${older}`, version);
   const rows = data?.checkpoints ?? [];
@@ -31,7 +35,7 @@ export function Checkpoints({ store, region, version, now, read }) {
         { name: "State", cell: (row) => row.state + (row.undone_by === null ? "" : `, undone by timeline ${row.undone_by}`) },
         { name: "Boundary", cell: (row) => (row.boundary ? h(Time, { at: row.boundary, now }) : "–"), wide: true },
         { name: "Complete", cell: (row) => h(Time, { at: row.finished_at, now }) },
-        { name: "Took", right: true, wide: true, cell: (row) => took(row.opened_at, row.finished_at) },
+        { name: "Took", right: true, wide: true, cell: (row) => took(row.drain_seconds) },
         { name: "DAG run", wide: true, cell: (row) => h(Runs, { runs: row.runs }) },
         { name: "Pinned as", cell: (row) => row.pinned_as ?? "", wide: true },
       ],
@@ -62,10 +66,8 @@ function Open({ row, chosen, choose }) {
   }, id);
 }
 
-/** @param {string | null} from @param {string | null} to */
-function took(from, to) {
-  return from && to ? span((Date.parse(to) - Date.parse(from)) / 1000) : "–";
-}
+/** @param {number | null} seconds */
+const took = (seconds) => seconds === null ? "–" : span(seconds);
 
 /** @param {{store: string, region: string, row: any, version: number, now: string, read: any}} props */
 function Detail({ store, region, row, version, now, read }) {
@@ -78,8 +80,8 @@ function Detail({ store, region, row, version, now, read }) {
     h(Facts, { of: [
       ["Purpose", row.purpose],
       ["Timeline", `${row.timeline}${row.current ? ", current" : ""}`],
-      ["Drained in", took(row.opened_at, row.finished_at)],
-      ["Published after", took(row.finished_at, row.published_at)],
+      ["Drained in", took(row.drain_seconds)],
+      ["Published after", took(row.publish_seconds)],
       ["Published", row.published_at && h(Time, { at: row.published_at, now })],
       ["Revision", row.revision || ""],
       ["Kept because", row.kept_because ?? ""],
@@ -90,7 +92,10 @@ function Detail({ store, region, row, version, now, read }) {
     read.data.may_change && row.finished_at && row.state !== "retired" && h(UI.Flex, { gap: 2, mt: 3, wrap: "wrap" },
       h(Act, { action: row.pinned_as ? unpinOf(row.sequence) : pinOf(row.sequence), store, read }),
       row.current && h(Reset, { store, read, label: "Reset to here …",
-        first: { target: "to-checkpoint", value: String(row.sequence) } })),
+        first: { target: "to-checkpoint", value: String(row.sequence) } }),
+      row.current && row.published_at && h(Recompute, { store, read, sequence: row.sequence, runs: row.runs })),
+    read.data.may_change && row.finished_at && row.state !== "retired" && h(Question, {
+      label: "Compare with Kafka", path: `${path}/comparison`, show: (answer) => h(Compared, { answer, sequence: row.sequence }) }),
     h(Title, null, data && data.total > offsets.length ? `The first ${offsets.length} of ${number(data.total)} offsets` : "Offsets"),
     h(Pending, { data, problem, what: "the offsets" }),
     data && h(Rows, {
@@ -103,6 +108,20 @@ function Detail({ store, region, row, version, now, read }) {
       ],
     }),
   );
+}
+
+/** @param {{answer: any, sequence: number}} props */
+function Compared({ answer, sequence }) {
+  return h(UI.Box, { mt: 2, minW: 0 },
+    h(UI.Text, null, `${number(answer.different)} of ${number(answer.total)} committed offsets differ from checkpoint ${sequence}.`),
+    h(Rows, { label: "Beside Kafka", rows: answer.comparison, empty: "It has no offsets.", id: (one) => `${one.group} ${one.topic} ${one.partition}`,
+      columns: [
+        { name: "Partition", cell: (one) => `${one.group}: ${one.topic}-${one.partition}` },
+        { name: "Finding", cell: (one) => one.finding },
+        { name: "Offset", right: true, cell: (one) => number(one.offset) },
+        { name: "Committed", right: true, cell: (one) => number(one.committed) },
+        { name: "Log", right: true, wide: true, cell: (one) => `${number(one.log_start)} to ${number(one.log_end)}` },
+      ] }));
 }
 
 // Each timeline of the region is a lane, the oldest on top. A new one branches off where a reset went back to.
@@ -130,14 +149,9 @@ function Timeline({ rows, choose, chosen }) {
     ...lanes.map((lane) => h(Branch, { key: `b${lane}`, rows, lane, x, y })),
     ...ticks(first, last).map((time) => h("text", {
       key: `t${time}`, x: x(time), y: height - 8, textAnchor: "middle", fill: "var(--chakra-colors-fg-muted)",
-    }, instant(new Date(time).toISOString()).slice(last - first > 86400000 ? 0 : 11))),
+    }, tick(time, last - first))),
     ...marks),
   );
-}
-
-/** @param {number} first @param {number} last */
-function ticks(first, last) {
-  return first === last ? [first] : [0.06, 0.36, 0.66, 0.95].map((part) => first + (last - first) * part);
 }
 
 /** @param {{lane: number, own: any[], x: (time: number) => number, y: number}} props */

@@ -1,9 +1,10 @@
 // @ts-check
-// The console of the regions, as Airflow loads it: one component, below /plugin/kcr.
+// The console of the regions, as Airflow loads it: a component for each place that the plugin names.
 
 import { HOME, MISSING, React, Router, UI, h } from "./host.js";
 import { Region } from "./region.js";
 import { Regions } from "./regions.js";
+import { RunTab, Trouble } from "./run.js";
 
 /**
  * The page of the regions without what Airflow lends, as the plugin's server makes it.
@@ -23,7 +24,10 @@ function Console() {
   return h(UI.Box, { as: "section", p: { base: 3, md: 5 }, fontSize: "sm", w: "full", minW: 0, "aria-label": "Regions" }, page);
 }
 
+const apps = /** @type {any} */ (globalThis);
+apps.Checkpoint = MISSING.length ? () => null : RunTab;
+apps["Regions in trouble"] = MISSING.length ? () => null : Trouble;
 // Without React there is nothing to show by; Airflow says then that the plugin could not be loaded.
-/** @type {any} */ (globalThis).Regions = MISSING.length
+apps.Regions = MISSING.length
   ? () => plainPage(location.pathname.split(`${HOME}/`)[1] ?? "")
   : Console;

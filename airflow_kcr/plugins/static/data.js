@@ -74,7 +74,7 @@ export function useJson(path, version = 0) {
     };
   }, [path, version, again]);
   const reload = React.useCallback(() => setAgain((/** @type {number} */ n) => n + 1), []);
-  return { data: found.data, problem: found.problem, reload };
+  return { data: path === null ? null : found.data, problem: found.problem, reload };
 }
 
 /**
@@ -99,15 +99,19 @@ export function useWhileVisible(call, seconds) {
 /** How often ages are wrong by less than what they say, and time alone may have changed a verdict. */
 const WHOLE = 30;
 
+/** Seconds between two looks at whether anything is new: as Airflow's own pages, or where that can't be read 3. */
+export function usePace() {
+  return useJson("ui/config").data?.auto_refresh_interval || 3;
+}
+
 /**
  * One region, read again as soon as its sign says that something is new, and now and then without.
  * @param {string} store
  * @param {string} region
- * @param {number} seconds between two looks at the sign
  * @returns {{data: any, problem: Problem | null, reload: () => void, version: number}}
  */
-export function useRegion(store, region, seconds) {
-  const path = regionApi(store, region);
+export function useRegion(store, region) {
+  const [path, seconds] = [regionApi(store, region), usePace()];
   const [version, setVersion] = React.useState(0);
   const sign = React.useRef("");
   const read = useJson(path, version);

@@ -1,9 +1,11 @@
 // @ts-check
 // One region: what it does, its checkpoints, partitions, resets and events.
 
-import { Actions } from "./actions.js";
+import { Actions, Question } from "./actions.js";
+import { Approvals } from "./approvals.js";
+import { Charts } from "./charts.js";
 import { Checkpoints } from "./checkpoints.js";
-import { regionApi, useJson, useRegion } from "./data.js";
+import { regionApi, useRegion } from "./data.js";
 import { Go, HOME, React, Router, UI, h } from "./host.js";
 import { Events, Partitions, Resets } from "./lists.js";
 import { Dags } from "./regions.js";
@@ -16,15 +18,12 @@ const TABS = [
   ["partitions", "Partitions", Partitions],
   ["resets", "Resets", Resets],
   ["events", "Events", Events],
+  ["charts", "Charts", Charts],
 ];
-
-/** Seconds between two looks at whether anything is new, where Airflow's own pace can't be read. */
-const PACE = 3;
 
 /** @param {{store: string, region: string}} props */
 export function Region({ store, region }) {
-  const settings = useJson("ui/config");
-  const read = useRegion(store, region, settings.data?.auto_refresh_interval || PACE);
+  const read = useRegion(store, region);
   const [query] = Router.useSearchParams();
   const tab = query.get("tab") ?? "overview";
   const [, , Part] = TABS.find(([name]) => name === tab) ?? TABS[0];
@@ -37,7 +36,8 @@ export function Region({ store, region }) {
       h(UI.Heading, { as: "h1", size: "xl", overflowWrap: "anywhere" }, region),
       data && h(Condition, { of: condition(data.region) })),
     h(Pending, { data, problem, what: `region ${region}` }),
-    data && h(State, { region: data.region }),
+    data && h(State, { region: data.region, trouble: data.summary.trouble }),
+    data && h(Approvals, { dags: data.reset_dags, mayAnswer: data.may_change }),
     data && h(Actions, { store, read }),
     h(Tabs, { tab }),
     data && h(Part, { store, region, read, version: read.version, now: data.now }),
@@ -56,48 +56,21 @@ function Tabs({ tab }) {
   );
 }
 
-/** What a person has to know first. @param {{region: any}} props */
-function State({ region }) {
-  const stalled = region.progress === "stalled";
+/** What a person has to know first. @param {{region: any, trouble: string}} props */
+function State({ region, trouble }) {
   return h(
     React.Fragment,
     null,
     region.halted && h(Notice, { kind: "error" }, `Halted: ${region.halted}`),
-    stalled && !region.halted && h(Notice, { kind: "error" },
-      `Stalled: ${region.waits.map((/** @type {any} */ wait) => wait.what).join("; ")}`),
+    trouble && !region.halted && h(Notice, { kind: "error" }, `Stalled: ${trouble}`),
     region.note && h(Notice, { kind: "warning" }, region.note),
   );
 }
 
-/** The lag with its verdict, and its history where some is kept.
- * @param {{store: string, region: string, version: number, summary: any}} props */
-function Lag({ store, region, version, summary }) {
-  const { data } = useJson(`${regionApi(store, region)}/lag`, version);
-  const samples = data?.samples ?? [];
-  const groups = [...new Set(samples.map((/** @type {any} */ one) => one.group))];
-  const said = summary.lag === null ? "not known; members and `kcr export` take samples" : `${number(summary.lag)} offsets`;
-  return h(UI.Box, null, `${said}${summary.why ? `; ${summary.why}` : ""}`,
-    ...groups.map((group) => h(Spark, { key: group, group, of: samples.filter((/** @type {any} */ one) => one.group === group) })));
-}
-
-/** A line of one group's lag to the scale of time, from 0 to its largest. @param {{group: string, of: any[]}} props */
-function Spark({ group, of: samples }) {
-  const known = samples.filter((one) => one.lag !== null);
-  if (known.length < 2) return null;
-  const times = known.map((one) => Date.parse(one.at));
-  const [first, last] = [Math.min(...times), Math.max(...times)];
-  const most = Math.max(...known.map((one) => one.lag), 1);
-  const points = known.map((one, place) =>
-    `${(((times[place] - first) / Math.max(last - first, 1)) * 240).toFixed(1)},${(30 - (one.lag / most) * 28).toFixed(1)}`);
-  const label = `Lag of group ${group} over ${span((last - first) / 1000)}, at most ${number(most)} offsets`;
-  return h("svg", { viewBox: "0 0 240 32", width: 240, height: 32, role: "img", "aria-label": label },
-    h("title", null, label),
-    h("polyline", { points: points.join(" "), fill: "none", stroke: "var(--chakra-colors-brand-solid)", strokeWidth: 1.5 }));
-}
-
-/** @param {{store: string, read: any, now: string, version: number}} props */
-function Overview({ store, read, now, version }) {
-  const { region, dags } = read.data;
+/** @param {{store: string, read: any, now: string}} props */
+function Overview({ store, read, now }) {
+  const { region, summary, dags } = read.data;
+  const lag = summary.lag === null ? "not known; members and `kcr export` take samples" : `${number(summary.lag)} offsets`;
   const members = region.groups.flatMap((/** @type {any} */ group) => group.members);
   const alive = members.filter((/** @type {any} */ one) => one.alive).length;
   return h(
@@ -112,7 +85,7 @@ function Overview({ store, read, now, version }) {
       ["Restore point", number(region.restore_point)],
       ["State", `${region.state}, desired ${region.desired_state}`],
       ["Epoch and timeline", `${number(region.epoch)} and ${number(region.timeline)}`],
-      ["Lag", h(Lag, { store, region: region.region, version, summary: read.data.summary })],
+      ["Lag", summary.why ? `${lag}; ${summary.why}` : lag],
       ["Members", `${alive} of ${members.length} present`],
       ["DAGs", dags.length ? h(Dags, { ids: dags }) : ""],
     ] }),
@@ -126,6 +99,9 @@ function Overview({ store, read, now, version }) {
         { name: "Since", wide: true, cell: (/** @type {any} */ wait) => h(Time, { at: wait.since, now }) },
       ],
     }),
+    read.data.may_change && h(Question, { label: "Validate groups", path: `${regionApi(store, region.region)}/validation`, show: (answer) =>
+      h(Rows, { label: "Checks of the groups", rows: answer.checks, empty: "There is no group.", id: (/** @type {any} */ one) => `${one.group} ${one.check}`,
+        columns: ["group", "check", "verdict", "detail"].map((name) => ({ name, cell: (/** @type {any} */ one) => one[name] })) }) }),
     h(Title, null, "Members"),
     h(Rows, {
       label: "Members", rows: members, id: (/** @type {any} */ one) => one.member_id, empty: "The spec has no member.",

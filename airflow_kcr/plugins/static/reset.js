@@ -1,7 +1,9 @@
 // @ts-check
 // A reset, from the choice of its target to the run of the region's reset DAG, in which it is approved and applied.
 
-import { ask, regionApi, useJson } from "./data.js";
+import { Approvals } from "./approvals.js";
+import { UndoneRuns } from "./clear.js";
+import { ask, regionApi, useJson, usePace, useWhileVisible } from "./data.js";
 import { Go, React, UI, h, runPath } from "./host.js";
 import { Facts, Notice, Pending, Rows, Title, instant, number, zone } from "./shown.js";
 
@@ -50,7 +52,9 @@ export function Reset({ store, read, first, label = "Reset …" }) {
   if (!may_change || !reset_dags.length) return null;
   return h(
     UI.Drawer.Root,
-    { open: isOpen, onOpenChange: (/** @type {any} */ change) => setIsOpen(change.open), size: { base: "full", md: "lg" } },
+    { open: isOpen, onOpenChange: (/** @type {any} */ change) => setIsOpen(change.open), size: { base: "full", md: "lg" },
+      // With a target, only the reason is missing.
+      ...(first ? { initialFocusEl: () => document.querySelector("form input[name=reason]") } : {}) },
     h(UI.Drawer.Trigger, { asChild: true }, h(UI.Button, { size: "sm", variant: "outline", colorPalette: "brand" }, label)),
     h(UI.Portal, null, h(UI.Drawer.Backdrop), h(UI.Drawer.Positioner, null, h(UI.Drawer.Content, null,
       isOpen && h(Form, { store, read, first, close: () => setIsOpen(false) })))),
@@ -113,7 +117,7 @@ function Form({ store, read, first, close }) {
     "form",
     { onSubmit: submit, style: { display: "contents" } },
     h(UI.Drawer.Header, null, h(UI.Drawer.Title, null, `Reset ${region.region}`)),
-    h(UI.Drawer.Body, { fontSize: "sm" }, run ? h(Requested, { dag, run }) : h(
+    h(UI.Drawer.Body, { fontSize: "sm" }, run ? h(Requested, { store, read, dag, run }) : h(
       React.Fragment,
       null,
       h(Choice, { label: "Target", name: "target", value: given.target,
@@ -213,13 +217,21 @@ function Plan({ plan }) {
     })));
 }
 
-/** @param {{dag: string, run: any}} props */
-function Requested({ dag, run }) {
-  const { data } = useJson(`api/v2/dags/${encodeURIComponent(dag)}`);
+/** From the request to the runs that it has undone. @param {{store: string, read: any, dag: string, run: any}} props */
+function Requested({ store, read, dag, run }) {
+  const path = regionApi(store, read.data.region.region);
   const to = runPath({ dag_id: dag, run_id: run.dag_run_id });
+  const { data } = useJson(`api/v2/dags/${encodeURIComponent(dag)}`);
+  const now = useJson(`api/v2${to.replace("/runs/", "/dagRuns/")}`);
+  useWhileVisible(now.reload, usePace());
+  const state = now.data?.state ?? run.state;
+  const resets = useJson(`${path}/resets?last=5`, `${read.version} ${state}`);
+  const row = resets.data?.resets.find((/** @type {any} */ one) => one.dag_id === dag && one.run_id === run.dag_run_id && one.state === "done");
   return h(React.Fragment, null,
-    h(Notice, { kind: "info" }, "The reset is requested. Its DAG run plans it once more and asks for an approval."),
+    h(Notice, { kind: state === "failed" ? "error" : "info" }, row ? `The reset ${row.id} is done. ` : `The reset is requested; its DAG run is ${state}. `,
+      h(Go, { to }, run.dag_run_id)),
     data?.is_paused && h(Notice, { kind: "warning" }, `DAG ${dag} is paused: unpause it, or the run doesn't start.`),
-    h(UI.Flex, { direction: "column", gap: 2, mt: 3 },
-      h(Go, { to: `${to}/required_actions` }, "Approve it: the run's required actions"), h(Go, { to }, run.dag_run_id)));
+    h(Approvals, { dags: [dag], run: run.dag_run_id, mayAnswer: true }),
+    row && h(Title, null, "DAG runs undone"),
+    row && h(UndoneRuns, { path: `${path}/resets/${row.id.split("/").at(-1)}/runs` }));
 }

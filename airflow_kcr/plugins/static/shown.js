@@ -93,7 +93,7 @@ export function Notice({ kind = "error", children }) {
     UI.Alert.Root,
     { status: kind, role: kind === "error" ? "alert" : "status", my: 2, alignItems: "start" },
     h(UI.Alert.Indicator),
-    h(UI.Alert.Description, { overflowWrap: "anywhere", minW: 0 }, children),
+    h(UI.Alert.Description, { overflowWrap: "anywhere", minW: 0 }, h("span", null, children)),
   );
 }
 

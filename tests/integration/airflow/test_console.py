@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
 
 import pytest
+from selenium.webdriver.common.keys import Keys
+from sqlalchemy import create_engine, text
 
 from airflow_kcr.airflow_features import CONSOLE
 from airflow_kcr.embedded.airflow import Airflow
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.protocol.region.commands import ChangeDesiredState
-from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.region.resets import halt
+from airflow_kcr.protocol.region.rows import Halt, HaltReason, Requester
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, RegionName
 from airflow_kcr.store.schema_upgrade import upgrade
-from tests.support.browser import Person, person_at
+from tests.support.browser import Clicks, Person, person_at
 from tests.support.console_server import console_server
 from tests.support.driver import Driver
 from tests.support.installed_airflow import lacks
@@ -32,12 +40,17 @@ pytestmark = [
 ]
 
 REGION = "flights"
+IN_TWO_SECONDS = 2.0
 EVIL = "<img src=x onerror=alert(1)>"
 SPEC = """\
 region: {region}
 kafka: {{bootstrap.servers: '{bootstrap}'}}
 groups:
-  - {{group_id: {group}, topics: [{topic}], members: 2, pipeline: 'jobs:process'}}
+  - group_id: {group}
+    topics: [{topic}]
+    members: 2
+    pipeline: 'jobs:process'
+    sinks: {{lake: {{kind: custom, factory: 'jobs:lake'}}}}
 timeouts: {{lease: 2h, reset: 5h}}
 """
 DAGS = '''
@@ -49,6 +62,14 @@ from airflow_kcr.spec import parse
 SPEC = """{spec}"""
 for dag in region_dags(parse(SPEC), start_date=datetime(2026, 1, 1, tzinfo=UTC)):
     globals()[dag.dag_id] = dag
+
+from airflow.sdk import DAG, Param
+
+from airflow_kcr.operators.recompute import KcrRecomputeOperator
+
+params = {{"checkpoint": Param(None, type=["integer", "null"]), "reason": Param("", type="string")}}
+with DAG("flights_recompute", schedule=None, params=params, tags=["kcr"]):
+    KcrRecomputeOperator(task_id="recompute", region="flights", checkpoint="{{{{ params.checkpoint }}}}")
 '''
 
 
@@ -57,6 +78,9 @@ class Console:
     """Airflow's API server with regions that stand still."""
 
     airflow: Airflow
+    metadata: str
+    """The URL of Airflow's own database."""
+
     flights: Driver
     """Six checkpoints, three of them undone by a reset, three after it, and a batch in flight."""
 
@@ -95,7 +119,7 @@ def console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             flights.process(width=10)
             flights.checkpoint(f"r{number}", requester=of_run(f"after__{number}"))
         flights.start_batch(flights.member(0), 10)
-        yield Console(airflow=airflow, flights=flights)
+        yield Console(airflow=airflow, metadata=metadata, flights=flights)
 
 
 def of_run(run_id: str) -> Requester:
@@ -168,6 +192,7 @@ def test_a_region_shows_its_members_its_past_as_a_branch_and_its_pages(console: 
         ("partitions", "1 to 4 of 4"),
         ("resets", "to-checkpoint"),
         ("events", "CheckpointPublished"),
+        ("charts", "Replay windows of resets"),
     ],
 )
 def test_nothing_of_a_page_is_cut_off_on_a_phone(viewer: Person, tab: str, shown: str) -> None:
@@ -176,6 +201,113 @@ def test_nothing_of_a_page_is_cut_off_on_a_phone(viewer: Person, tab: str, shown
     viewer.reads("flights", shown)
     viewer.takes_picture(f"console-phone-{tab}")
     assert viewer.driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def run_tab(number: int, *, of: str = "after") -> str:
+    return f"/dags/{REGION}_checkpoint/runs/{of}__{number}/plugin/kcr_run"
+
+
+def with_runs(console: Console, *names: str) -> None:
+    """Make the DAG runs that the checkpoints answer, as far as they are not there."""
+    known, dag = console.airflow.known, f"{REGION}_checkpoint"
+    with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
+        there = {run["dag_run_id"] for run in client.request("GET", f"dags/{dag}/dagRuns")["dag_runs"]}
+        for name in set(names) - there:
+            client.request("POST", f"dags/{dag}/dagRuns", {"dag_run_id": name, "logical_date": None})
+            client.request("PATCH", f"dags/{dag}/dagRuns/{name}", {"state": "success"})
+
+
+def test_a_run_leads_to_its_checkpoint_and_back_by_a_click_each(console: Console, viewer: Person) -> None:
+    with_runs(console, "after__0", "after__1", "after__2", "before__4")
+    number = checkpoints(console.flights)[-2]
+    viewer.goes(f"/dags/{REGION}_checkpoint/runs/after__1/")
+    clicks = Clicks(viewer)
+    clicks.on("partial link text", "Checkpoint")
+    viewer.reads("published", "Before it", "after__0", "After it", "after__2", "40 offsets", "by reset flights/")
+    viewer.takes_picture("console-run")
+    assert clicks.count == 1
+    clicks.on("link text", str(number))
+    viewer.reads("Drained in", "after__1")
+    assert f"checkpoint={number}" in viewer.driver.current_url
+    viewer.driver.back()
+    clicks.on("partial link text", "after__0")
+    viewer.reads("after__1", "by reset flights/")
+    assert "/runs/after__0/plugin/kcr_run" in viewer.driver.current_url
+    viewer.goes(f"{region_path(REGION)}?tab=checkpoints&checkpoint={number}")
+    viewer.reads("Drained in")
+    clicks = Clicks(viewer)
+    clicks.on("link text", "after__1")
+    viewer.sees(lambda: viewer.driver.current_url.endswith("/runs/after__1"), "the run")
+    assert clicks.count == 1
+
+
+def test_a_run_that_a_reset_has_undone_says_by_which(console: Console, viewer: Person) -> None:
+    with_runs(console, "before__4")
+    viewer.goes(run_tab(4, of="before"))
+    viewer.reads("A reset has undone this checkpoint:", "flights/")
+    viewer.goes(f"/dags/{REGION}_checkpoint/runs/before__4/tasks/drain/plugin/kcr_task")
+    viewer.reads("A reset has undone this checkpoint:", "flights/")
+    viewer.driver.set_window_size(420, 900)
+    assert viewer.driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_health_of_all_regions_is_a_click_away(viewer: Person) -> None:
+    viewer.goes("/plugin/kcr")
+    viewer.reads("flights", "halfway", "fresh")  # the server is warm
+    viewer.goes("/plugin/kcr/regions/flights")
+    viewer.reads("What it waits for")
+    clicks, started = Clicks(viewer), time.monotonic()
+    clicks.on("link text", "All regions")
+    viewer.reads("flights", "halfway", "fresh", "Condition")
+    took = time.monotonic() - started
+    assert clicks.count == 1
+    assert took <= IN_TWO_SECONDS
+
+
+def test_charts_are_drawn_and_kept_as_svg_and_png(console: Console, viewer: Person, tmp_path: Path) -> None:
+    viewer.keeps_files(tmp_path)
+    viewer.goes(f"{region_path(REGION)}?tab=charts")
+    viewer.reads("Duration of checkpoints", "Replay windows of resets", "went back over, offsets")
+    viewer.takes_picture("console-charts")
+    assert len(viewer.driver.find_elements("css selector", "figure svg rect")) >= len(checkpoints(console.flights))
+    viewer.press("button[aria-label='Duration of checkpoints as SVG']")
+    svg = viewer.sees(lambda: next(iter(tmp_path.glob("*.svg")), None), "the SVG")
+    assert svg is not None
+    text = svg.read_text("utf-8")
+    assert "<rect" in text
+    assert "var(" not in text
+    viewer.press("button[aria-label='Duration of checkpoints as PNG']")
+    png = viewer.sees(lambda: next(iter(tmp_path.glob("*.png")), None), "the PNG")
+    assert png is not None
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_editor_validates_the_groups_and_compares_with_kafka(console: Console, editor: Person) -> None:
+    editor.goes(region_path(REGION))
+    pressed(editor, "Validate groups")
+    editor.reads("verdict", "participants", "topics")
+    first = checkpoints(console.flights)[0]
+    editor.goes(f"{region_path(REGION)}?tab=checkpoints&checkpoint={first}")
+    pressed(editor, "Compare with Kafka")
+    editor.reads(f"4 of 4 committed offsets differ from checkpoint {first}", "not_committed")
+
+
+def test_a_store_that_is_away_is_said_and_the_page_recovers(console: Console, viewer: Person) -> None:
+    viewer.goes(region_path(REGION))
+    viewer.reads("What it waits for")
+    engine = create_engine(console.metadata, isolation_level="AUTOCOMMIT")
+    gone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'kcr'"
+    with engine.connect() as connection:
+        connection.execute(text("ALTER DATABASE kcr ALLOW_CONNECTIONS false"))
+        try:
+            connection.execute(text(gone))
+            viewer.sees(lambda: viewer.driver.find_elements("css selector", "[role=alert]"), "what is wrong")
+            viewer.takes_picture("console-store-away")
+            assert "What it waits for" in viewer.reads("not currently accepting connections")
+        finally:
+            connection.execute(text("ALTER DATABASE kcr ALLOW_CONNECTIONS true"))
+    engine.dispose()
+    viewer.sees(lambda: not viewer.driver.find_elements("css selector", "[role=alert]"), "the page as before")
 
 
 def test_what_happens_is_seen_without_a_reload(console: Console, viewer: Person) -> None:
@@ -234,6 +366,36 @@ def test_an_editor_pauses_and_resumes_with_a_reason_and_pins_a_checkpoint(consol
     editor.reads(EVIL)
 
 
+def test_the_keyboard_alone_is_enough_to_pause_and_resume(console: Console, editor: Person) -> None:
+    editor.goes(region_path(REGION))
+    for button, wanted in (("Pause", DesiredState.PAUSED), ("Resume", DesiredState.RUNNING)):
+        editor.reads(button)
+        tabs_to(editor, button)
+        editor.types(Keys.ENTER)
+        editor.one("[role*=dialog] input[name=reason]")
+        tabs_to(editor, "", name="reason")
+        editor.types("by keyboard", Keys.ENTER)
+        editor.sees(partial(is_desired, console, wanted), wanted)
+
+
+def is_desired(console: Console, wanted: DesiredState) -> bool:
+    return console.flights.region.desired_state is wanted
+
+
+def tabs_to(person: Person, text: str, *, name: str | None = None) -> None:
+    """Press the tabulator until a button with a text has the focus, or a field of a name."""
+
+    def is_there() -> bool:
+        focused = person.driver.switch_to.active_element
+        return focused.get_attribute("name") == name if name else focused.text == text
+
+    for _ in range(60):
+        if is_there():
+            return
+        person.types(Keys.TAB)
+    raise AssertionError(f"the tabulator does not come to {name or text}")
+
+
 def test_what_was_seen_before_a_reset_is_refused_and_the_page_is_fresh(console: Console, editor: Person) -> None:
     editor.goes(region_path("halfway"))
     pressed(editor, "Start")
@@ -267,24 +429,64 @@ def test_a_reset_is_planned_as_one_chooses_and_requested_from_the_region_s_own_d
     assert run["conf"]["reason"] == "wrong rates"
 
 
+def test_a_recomputation_is_shown_first_and_requested_with_a_reason_from_a_dag_that_takes_the_checkpoint(
+    console: Console, editor: Person
+) -> None:
+    with_runs(console, "after__1")
+    number = checkpoints(console.flights)[-2]
+    editor.goes(run_tab(1))
+    pressed(editor, "Recompute this run …")
+    editor.reads("Offsets processed again", "g/lake: custom", "a run of flights_recompute")
+    editor.takes_picture("console-recompute")
+    assert not editor.one("button[data-verb=recompute]").is_enabled()
+    confirmed(editor, "recompute", reason="wrong rates")
+    editor.reads("Requested: manual__")
+    known = console.airflow.known
+    with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
+        (run,) = client.request("GET", "dags/flights_recompute/dagRuns")["dag_runs"]
+    assert (run["conf"], run["note"]) == ({"checkpoint": number, "reason": "wrong rates"}, "wrong rates")
+
+
 def test_the_runs_that_a_reset_has_undone_are_cleared_by_airflow_in_the_user_s_name(
     console: Console, editor: Person
 ) -> None:
     known, dag = console.airflow.known, f"{REGION}_checkpoint"
     with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
-        for number in range(3, 6):
-            asked = {"dag_run_id": f"before__{number}", "logical_date": None}
-            client.request("POST", f"dags/{dag}/dagRuns", asked)
-            client.request("PATCH", f"dags/{dag}/dagRuns/before__{number}", {"state": "success"})
+        undone = [f"before__{number}" for number in range(3, 6)]
+        with_runs(console, *undone)
         editor.goes(f"{region_path(REGION)}?tab=resets")
         pressed(editor, "4 checkpoints")
         editor.reads("before__3", "before__5")
-        pressed(editor, "Clear them …")
         editor.sees(
             lambda: editor.driver.find_elements("xpath", "//button[contains(., 'task instance(s) of 3 run')]"), "sum"
         )
         editor.takes_picture("console-clear")
         editor.driver.find_element("xpath", "//button[contains(., 'task instance(s) of 3 run')]").click()
         editor.reads("3 run(s) cleared")
-        states = {run["state"] for run in client.request("GET", f"dags/{dag}/dagRuns")["dag_runs"]}
-    assert states == {"queued"}
+        runs = client.request("GET", f"dags/{dag}/dagRuns")["dag_runs"]
+    states = {run["dag_run_id"]: run["state"] for run in runs if run["dag_run_id"] in undone}
+    assert states == dict.fromkeys(undone, "queued")
+
+
+def halted(region: Region, now: datetime) -> tuple[Region, None]:
+    reason = Halt(reason=HaltReason.FOREIGN_CONSUMER, text="out of order", choices=("start it",))
+    return halt(region, now, reason), None
+
+
+def test_airflow_s_home_page_names_a_region_in_trouble_and_no_other(console: Console, viewer: Person) -> None:
+    viewer.goes("/")
+    viewer.reads("Stats")
+    assert viewer.driver.find_elements("css selector", "section[aria-label='Regions in trouble']") == []
+    halfway, store = RegionName("halfway"), console.flights.store
+    store.decide(halfway, halted)
+    viewer.goes("/")
+    strip = viewer.one("section[aria-label='Regions in trouble']")
+    assert " ".join(strip.text.split()) == "Region halfway is halted: out of order"
+    viewer.takes_picture("console-home")
+    viewer.driver.find_element("link text", "halfway").click()
+    viewer.reads("Halted: out of order")
+    store.handle(halfway, ChangeDesiredState(desired_state=DesiredState.RUNNING))
+    store.handle(halfway, ChangeDesiredState(desired_state=DesiredState.STOPPED))
+    viewer.goes("/")
+    viewer.reads("Stats")
+    viewer.sees(lambda: "halted" not in viewer.reads("Stats"), "no halt")
