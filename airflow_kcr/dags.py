@@ -6,7 +6,8 @@
     checkpoint         validate ─► drain ─► commit, once for each data interval, then whatever builds on the checkpoint
     interval    run, once for each data interval, instead of these two; nothing runs between the runs (with several
                 applications: apply ─► run and the mapped task members, beside each other)
-    reset       choose ─► plan ─► approve ─► apply, started by a person with Airflow's form
+    reset       choose ─► plan ─► approve ─► apply, started by a person with Airflow's form; a plan that became stale
+                is made and approved again: approve ─► plan_again ─► approve_again ─► apply
     watch       watch, always, if it is asked for (`watch_dag`)
 
 The checkpoint DAG, or that of the intervals, has a run for every boundary of the region: its data intervals end where
@@ -22,7 +23,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args, overload
 
-from airflow.sdk import DAG, BaseNotifier
+from airflow.sdk import DAG, BaseNotifier, TriggerRule
 
 from airflow_kcr.airflow_features import PARTITION_DATES
 from airflow_kcr.errors import ConfigurationError
@@ -44,7 +45,7 @@ from airflow_kcr.operators.reset import (
     KcrChooseCheckpointOperator,
     KcrPlanResetOperator,
 )
-from airflow_kcr.operators.reset_form import reset_params
+from airflow_kcr.operators.reset_form import VALUED, reset_params
 from airflow_kcr.operators.run_members import KcrRunMembersOperator
 from airflow_kcr.operators.watch import KcrWatchOperator
 from airflow_kcr.protocol.rules import Schedule
@@ -361,32 +362,35 @@ class _Made:
             params=reset_params([group.group_id for group in self.spec.groups], consent_upsert=consent_upsert),
         ) as dag:
             asked = dag.param
-            (
-                KcrChooseCheckpointOperator(
-                    task_id="choose",
-                    region=name,
-                    kcr_conn_id=conn,
-                    target=asked("target"),
-                    value=asked("value"),
-                    reason=asked("reason"),
-                )
-                >> KcrPlanResetOperator(
-                    task_id="plan",
-                    region=name,
-                    kcr_conn_id=conn,
-                    groups=asked("groups"),
-                    topics=asked("topics"),
-                    skip=asked("skip"),
-                    forward=asked("forward"),
-                    allow_partial=asked("allow_partial"),
-                    forced=asked("force"),
-                    consent_upsert=asked("consent_upsert"),
-                )
-                >> KcrApproveResetOperator(
-                    task_id="approve", region=name, kcr_conn_id=conn, second_person=second_person
-                )
-                >> KcrApplyResetOperator(task_id="apply", region=name, kcr_conn_id=conn)
+            choose = KcrChooseCheckpointOperator(
+                task_id="choose",
+                region=name,
+                kcr_conn_id=conn,
+                target=asked("target"),
+                values={one.form_field: asked(one.form_field) for one in VALUED},
+                reason=asked("reason"),
             )
+            plan = KcrPlanResetOperator(
+                task_id="plan",
+                region=name,
+                kcr_conn_id=conn,
+                groups=asked("groups"),
+                topics=asked("topics"),
+                skip=asked("skip"),
+                forward=asked("forward"),
+                allow_partial=asked("allow_partial"),
+                forced=asked("force"),
+                consent_upsert=asked("consent_upsert"),
+            )
+            approval = partial(KcrApproveResetOperator, region=name, kcr_conn_id=conn, second_person=second_person)
+            approve = approval(task_id="approve")
+            plan_again = KcrPlanResetOperator(task_id="plan_again", region=name, kcr_conn_id=conn)
+            approve_again = approval(task_id="approve_again")
+            apply = KcrApplyResetOperator(
+                task_id="apply", region=name, kcr_conn_id=conn, trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
+            )
+            choose >> plan >> approve >> apply
+            approve >> plan_again >> approve_again >> apply
         return dag
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
-from airflow.sdk import Param
+from airflow.sdk import BaseXCom, Param
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.definitions.param import ParamsDict
 
@@ -20,6 +20,7 @@ from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
 from airflow_kcr.hooks.lineage import send_reset
 from airflow_kcr.operators import reset_form
 from airflow_kcr.operators.base import RegionOperator, WaitingOperator
+from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import few
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_kcr.api import Plan, Region, ResetRequest, WayBack
     from airflow_kcr.protocol.region.rows import Requester, ResetAnswer
+    from airflow_kcr.protocol.targets import Target
 
 CHOOSE: Final = "Choose"
 CANCEL: Final = "Cancel"
@@ -37,12 +39,6 @@ LABEL_RUNS: Final = 1
 
 TABLE_RUNS: Final = 3
 """How many of them a row of the table names."""
-
-TRIGGER_AGAIN: Final = "Nothing was reset; trigger the DAG again"
-"""What helps where the region has changed since the question.
-
-To clear the task does not: Airflow 3.3 shows the old text again.
-"""
 
 NOTHING_MOVES: Final = (
     "Nothing has been processed since any of these checkpoints: a reset to one of them moves no partition."
@@ -60,21 +56,23 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
     cleared task. If the person cancels, this task and those after it are skipped. Without an answer within
     `response_timeout`, it fails; there is no default answer.
 
-    If the run already names its target, as the form of `reset_params` allows, no question is asked: the target is
-    returned, and a value that doesn't fit fails the task for good.
+    If the run already names its target with its value, as the form of `reset_params` allows, no question is asked: the
+    target is returned, and a value that doesn't fit fails the task for good. A target without its value is asked for
+    the value alone: a time, a number of offsets.
 
     Args:
         region: the region's name (templated).
         kcr_conn_id: the Airflow connection of the store (templated).
         newest: how many checkpoints are shown, the newest first.
         target: the target that the run names, an option of `kcr reset plan` without its dashes (templated):
-            `target=dag.param("target")`. Absent, or `choose`: a person chooses.
-        value: the value of that target (templated). A time without a zone is in Airflow's `default_timezone`.
+            `target=dag.param("target")`. Absent: a checkpoint.
+        values: the values of targets by the fields of the form (templated): `values={"offset": dag.param("offset")}`.
+            Only that of the target may have one. A time without a zone is in Airflow's `default_timezone`.
         reason: why, where the run says so (templated).
         kwargs: as for `HITLOperator`, but for what this operator says itself.
     """
 
-    template_fields = (*OfRegion.template_fields, "target", "value", "reason")
+    template_fields = (*OfRegion.template_fields, "target", "values", "reason")
 
     def __init__(
         self,
@@ -83,7 +81,7 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
         kcr_conn_id: str = KcrHook.default_conn_name,
         newest: int = 20,
         target: str | DagParam | None = None,
-        value: str | DagParam | None = None,
+        values: Mapping[str, object] | None = None,
         reason: str | DagParam | None = None,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
@@ -96,7 +94,7 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
         self.kcr_conn_id = kcr_conn_id
         self.newest = newest
         self.target = storable(target)
-        self.value = storable(value)
+        self.values = {name: storable(value) for name, value in (values or {}).items()}
         self.reason = storable(reason)
 
     def execute(self, context: Context) -> dict[str, object] | None:
@@ -107,27 +105,21 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
             TaskAwaitingInput: a person is asked; the task continues in `execute_complete`.
         """
         self.show_link(context)
-        with translated():
-            named = reset_form.target_of(self.target, self.value)
-        if named is not None:
+        kind, value = self._named()
+        if value is not None or not kind.metavar:
             by, reason = kcr.requester(context).who, str(self.reason or "")
-            return {"region": self.region, "target": named[0], "value": named[1], "by": by, "reason": reason}
-        with self.lent(context) as region:
-            found = region.checkpoints.ways_back(self.newest)
-        self.subject = f"Reset region {self.region}: to which checkpoint?"
-        self.body = _body(found)
-        self.params = ParamsDict(
-            {
-                "checkpoint": Param(
-                    int(next((one for one in found if one.moved), found[0]).checkpoint.sequence),
-                    type="integer",
-                    enum=[int(one.checkpoint.sequence) for one in found],
-                    values_display={str(one.checkpoint.sequence): _label(one) for one in found},
-                    title="Checkpoint",
-                ),
-                "reason": reset_form.reason_param(self.reason),
-            }
-        )
+            return {"region": self.region, "target": kind.option, "value": value, "by": by, "reason": reason}
+        if kind is ToCheckpoint:
+            with self.lent(context) as region:
+                found = region.checkpoints.ways_back(self.newest)
+            self.subject = f"Reset region {self.region}: to which checkpoint?"
+            self.body = _body(found)
+            asked = _listed(found)
+        else:
+            self.subject = f"Reset region {self.region}: {kind.option} needs a value"
+            self.body = f"{kind.help} Its value was left empty."
+            asked = reset_form.value_param(kind)
+        self.params = ParamsDict({kind.form_field: asked, "reason": reset_form.reason_param(self.reason)})
         super().execute(context)
         return None  # never: it waits
 
@@ -144,21 +136,21 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
         if event["chosen_options"] != [CHOOSE]:
             raise AirflowSkipException(f"{reset_form.responder(event) or 'a user'} cancelled; nothing is reset")
         answer = event["params_input"] or {}
+        by, reason = reset_form.responder(event), str(answer.get("reason") or "")
+        kind, _ = self._named()
         with self.lent(context) as region:
-            sequence = _sequence(answer)
-            row = region.checkpoints.show(sequence).checkpoint
-            if not row.is_complete or not row.is_current:
-                what = row.state if not row.is_complete else "not on the current timeline any more"
-                raise CheckpointNotUsable(f"checkpoint {sequence} is {what}. {TRIGGER_AGAIN}")
-            region.resets.record_answer(_answer(event, kcr.run_name(context), str(answer.get("reason") or "")))
-        return {
-            "region": self.region,
-            "checkpoint": int(row.sequence),
-            "timeline": int(row.timeline),
-            "boundary": None if row.boundary is None else row.boundary.isoformat(),
-            "by": reset_form.responder(event),
-            "reason": str(answer.get("reason") or ""),
-        }
+            value = reset_form.value_of(kind, answer.get(kind.form_field))
+            if kind is ToCheckpoint:
+                row = region.checkpoints.show(int(value)).checkpoint
+                if not row.is_complete or not row.is_current:
+                    what = row.state if not row.is_complete else "not on the current timeline any more"
+                    raise CheckpointNotUsable(f"checkpoint {value} is {what}. {reset_form.AGAIN}")
+            region.resets.record_answer(_answer(event, kcr.run_name(context), reason))
+        return {"region": self.region, "target": kind.option, "value": value, "by": by, "reason": reason}
+
+    def _named(self) -> tuple[type[Target], str | None]:
+        with translated():
+            return reset_form.target_of(self.target, self.values or {})
 
 
 def _answer(event: Mapping[str, Any], request_id: str, reason: str, digest: str = "") -> ResetAnswer:
@@ -179,11 +171,14 @@ def _answer(event: Mapping[str, Any], request_id: str, reason: str, digest: str 
     )
 
 
-def _sequence(answer: Mapping[str, object]) -> int:
-    value = answer.get("checkpoint")
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    raise ConfigurationError(f"the answer names no checkpoint, but {value!r}. {TRIGGER_AGAIN}")
+def _listed(found: Sequence[WayBack]) -> Param:
+    return Param(
+        int(next((one for one in found if one.moved), found[0]).checkpoint.sequence),
+        type="integer",
+        enum=[int(one.checkpoint.sequence) for one in found],
+        values_display={str(one.checkpoint.sequence): _label(one) for one in found},
+        title="Checkpoint",
+    )
 
 
 def _label(one: WayBack) -> str:
@@ -231,8 +226,9 @@ class KcrPlanResetOperator(RegionOperator):
 
     Args:
         target: where to, as an option of `kcr reset plan` without its dashes: `"to-earliest"`, or with its value
-            `{"to-checkpoint": 12}` (templated). `from-file` takes the text of a CSV. Absent: the checkpoint that was
-            chosen, or the target that was named, by the task right before, a `KcrChooseCheckpointOperator`.
+            `{"to-checkpoint": 12}` (templated). `from-file` takes the text of a CSV. Absent: what the task right before
+            has returned. A `KcrChooseCheckpointOperator` returns a target. A `KcrApproveResetOperator` returns its
+            plan: if that was stale, the same is planned anew, else this task is skipped.
         groups: only these groups (templated).
         topics: only these topics, or partitions of them, as `flights:0,1` (templated).
         skip: records to step over, as `TOPIC:PARTITION:OFFSET` (templated).
@@ -283,22 +279,11 @@ class KcrPlanResetOperator(RegionOperator):
 
         with self.lent(context) as region:
             choice = reset_form.given(self, context, None, "target") if self.target is None else {}
-            option, value = _option(self.target, choice)
-            request = region.resets.request(
-                option,
-                value,
-                groups=_texts(self.groups, "groups"),
-                topics=_texts(self.topics, "topics"),
-                skip=_texts(self.skip, "skip"),
-            )
-            request = replace(
-                request,
-                forward=reset_form.truth(self.forward, "forward"),
-                allow_partial=reset_form.truth(self.allow_partial, "allow_partial"),
-                forced=reset_form.truth(self.forced, "forced"),
-                consent_upsert=reset_form.truth(self.consent_upsert, "consent_upsert"),
-            )
-            who = Requester(who=str(choice.get("by") or ""), reason=str(choice.get("reason") or ""))
+            if "plan" in choice:
+                request, who = self._of_stale(choice)
+            else:
+                request = self._request(region, choice)
+                who = Requester(who=str(choice.get("by") or ""), reason=str(choice.get("reason") or ""))
             plan = _plan(region, request, who, context)
         totals = plan.totals
         self.log.info("Plan %s of region %s, epoch %d: %s", plan.plan, plan.region, plan.epoch, plan.target)
@@ -307,6 +292,35 @@ class KcrPlanResetOperator(RegionOperator):
             sinks = ", ".join(map(str, plan.upserts))
             self.log.warning("Not restored, as mode upsert keeps no history: %s; apply it with consent_upsert", sinks)
         return plan.summary()
+
+    def _request(self, region: Region, choice: Mapping[str, object]) -> ResetRequest:
+        option, value = _option(self.target, choice)
+        request = region.resets.request(
+            option,
+            value,
+            groups=_texts(self.groups, "groups"),
+            topics=_texts(self.topics, "topics"),
+            skip=_texts(self.skip, "skip"),
+        )
+        return replace(
+            request,
+            forward=reset_form.truth(self.forward, "forward"),
+            allow_partial=reset_form.truth(self.allow_partial, "allow_partial"),
+            forced=reset_form.truth(self.forced, "forced"),
+            consent_upsert=reset_form.truth(self.consent_upsert, "consent_upsert"),
+        )
+
+    def _of_stale(self, answer: Mapping[str, object]) -> tuple[ResetRequest, Requester]:
+        """Return what a stale plan was made for, and who chose it.
+
+        Raises:
+            AirflowSkipException: it was not stale.
+        """
+        if not answer.get(reset_form.STALE):
+            raise AirflowSkipException("the plan was approved, and was not stale")
+        self.log.info("Planned again: %s", answer[reset_form.STALE])
+        plan = reset_form.planned(answer)
+        return plan.request, plan.requester
 
 
 def _plan(region: Region, request: ResetRequest, who: Requester, context: Context) -> Plan:
@@ -342,12 +356,10 @@ def _option(target: str | Mapping[str, object] | None, choice: Mapping[str, obje
     """Return the name of a target's option and the text of its value."""
     match target:
         case None:
-            if "target" in choice:
-                value = choice.get("value")
-                return str(choice["target"]), None if value is None else str(value)
-            if "checkpoint" not in choice:
-                raise ConfigurationError("the task before has chosen no checkpoint; say the target, or add such a task")
-            return "to-checkpoint", str(choice["checkpoint"])
+            if "target" not in choice:
+                raise ConfigurationError("the task before has chosen no target; say it here, or add such a task")
+            value = choice.get("value")
+            return str(choice["target"]), None if value is None else str(value)
         case str():
             return target.replace("_", "-"), None
         case Mapping():
@@ -378,8 +390,12 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
     skipped. Without an answer within `response_timeout`, it fails; there is no default answer. Viewers see the plan,
     but can't answer.
 
-    If the plan becomes stale before it is approved (another epoch, other partitions), the task fails and nothing is
-    reset: trigger the DAG again. Only the plan that was shown is approved.
+    If the plan becomes stale before it is approved (another epoch, other partitions), nothing is approved. With a
+    `KcrPlanResetOperator` right behind, that one plans again for another approval; without, the task fails: trigger
+    the DAG again. Airflow 3.3 can't show another plan in the same task. Only the plan that was shown is approved::
+
+        plan >> approve >> plan_again >> approve_again >> apply
+        approve >> apply
 
     Args:
         region: the region's name (templated).
@@ -410,17 +426,19 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
         self.kcr_conn_id = kcr_conn_id
         self.second_person = second_person
 
-    def execute(self, context: Context) -> None:
-        """Show the plan, and wait for the person without a slot.
+    def execute(self, context: Context) -> dict[str, object] | None:
+        """Show the plan, and wait for the person without a slot; a stale one is returned, to be planned again.
 
         Raises:
-            AirflowFailException: there is no plan, or it is stale.
-            TaskAwaitingInput: always, else; the task continues in `execute_complete`.
+            AirflowFailException: there is no plan, or it is stale, and no task right behind plans again.
+            TaskAwaitingInput: a person is asked; the task continues in `execute_complete`.
         """
         self.show_link(context)
         with translated():
             plan = reset_form.planned(reset_form.given(self, context, self.plan, "plan"))
-            self._require_fresh(context, plan)
+            stale = self._staleness(context, plan)
+        if stale:
+            return {"plan": plan.summary(), reset_form.STALE: stale}
         self.subject = f"Reset region {plan.region}: {plan.target}?"
         if not plan.totals.moved:
             self.subject += " It moves nothing"
@@ -442,13 +460,16 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
         )
         context["ti"].xcom_push(key=SHOWN, value=plan.summary())
         super().execute(context)
+        return None  # never: it waits
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, object]:
         """Return the plan with who approved it, when and why; rejected, skip what comes after.
 
+        A plan that is stale, or that is another one than was shown, is returned to be planned again.
+
         Raises:
             AirflowException: the user who asked for the reset approved it: the task is retried, and asks again.
-            AirflowFailException: the plan is stale, another one was shown, or there was no answer in time.
+            AirflowFailException: it is stale, and no task right behind plans again; or there was no answer in time.
         """
         with reset_form.answered(self):
             super().execute_complete(context, event)
@@ -458,28 +479,31 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
         reason = str((event["params_input"] or {}).get("reason") or plan.requester.reason)
         is_approved = event["chosen_options"] == [self.APPROVE]
         if is_approved:
-            self._require_approvable(context, plan, event)
+            with translated():
+                stale = self._staleness(context, plan, _named(event))
+            if stale:
+                return {"plan": plan.summary(), reset_form.STALE: stale}
+            self._require_second_person(context, plan, event)
             with self.lent(context) as region:
                 region.resets.record_answer(_answer(event, plan.plan, reason, plan.digest))
-        return {
+        result = {
             "plan": plan.summary(),
             "approved": is_approved,
             "by": reset_form.responder(event),
             "at": str(event["responded_at"].isoformat()),
             "reason": reason,
         }
+        again = self._planners_again()
+        if is_approved and again:
+            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=result)  # to skip others ends this task
+            self.skip(context["ti"], again)
+        return result
 
-    def _require_approvable(self, context: Context, plan: Plan, event: Mapping[str, Any]) -> None:
-        name, seen = shown_name(plan), (event["params_input"] or {}).get(PLAN)
-        with translated():
-            if seen is None:
-                raise StalePlan(
-                    f"the answer does not say which plan was shown: its field {PLAN} is missing. {TRIGGER_AGAIN}, and "
-                    "answer with the form, or send all of its fields"
-                )
-            if seen != name:
-                raise StalePlan(f"Airflow showed plan {seen}, and not {name}, which there is now. {TRIGGER_AGAIN}")
-            self._require_fresh(context, plan)
+    def _planners_again(self) -> list[KcrPlanResetOperator]:
+        behind = self.get_direct_relatives(upstream=False) if self.downstream_task_ids else ()
+        return [task for task in behind if isinstance(task, KcrPlanResetOperator)]
+
+    def _require_second_person(self, context: Context, plan: Plan, event: Mapping[str, Any]) -> None:
         if self.second_person:
             askers, approver = self._askers(context, plan), reset_form.responder(event)
             if not approver or approver in askers:
@@ -488,17 +512,49 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
                     f"another user than {' and '.join(askers)}; nothing was reset, the question is asked again"
                 )
 
-    def _require_fresh(self, context: Context, plan: Plan) -> None:
+    def _staleness(self, context: Context, plan: Plan, seen: str = "") -> str:
+        """Return why a plan has to be made again; empty: it need not.
+
+        Args:
+            context: of the task.
+            plan: the plan.
+            seen: the name of the plan that was shown; empty: it was not shown yet.
+
+        Raises:
+            StalePlan: it has to, and no task right behind does.
+        """
+        name = shown_name(plan)
         with self.lent(context) as region:
             try:
+                if seen and seen != name:
+                    raise StalePlan(f"Airflow showed plan {seen}, and not {name}, which there is now")
                 region.resets.require_fresh(plan)
             except StalePlan as error:
-                raise StalePlan(f"{error.message}. {TRIGGER_AGAIN}") from error
+                if not self._planners_again():
+                    raise StalePlan(f"{error.message}. {reset_form.AGAIN}") from error
+                self.log.warning("Nothing was reset, the next task plans again: %s", error.message)
+                return error.message
+        return ""
 
     def _askers(self, context: Context, plan: Plan) -> list[str]:
         with self.lent(context) as region:
             choosers = region.resets.choosers(kcr.run_name(context))
         return sorted({kcr.requester(context).who, plan.requester.who, *choosers} - {""})
+
+
+def _named(event: Mapping[str, Any]) -> str:
+    """Return the name of the plan that an answer says was shown.
+
+    Raises:
+        StalePlan: it says none.
+    """
+    seen = (event["params_input"] or {}).get(PLAN)
+    if seen is None:
+        raise StalePlan(
+            f"the answer does not say which plan was shown: its field {PLAN} is missing. {reset_form.AGAIN}, and "
+            "answer with the form, or send all of its fields"
+        )
+    return str(seen)
 
 
 def shown_name(plan: Plan) -> str:
@@ -519,7 +575,8 @@ class KcrApplyResetOperator(WaitingOperator):
 
     Args:
         plan: what the task of the approval has returned, or that of the plan if no approval is needed (templated):
-            `plan=approve.output`. Absent: that of the only task right before.
+            `plan=approve.output`. Absent: that of the task right before; of two approvals, that of the one whose plan
+            was not stale.
         reason: why, if no earlier task of the plan has a reason (templated).
         forced: without a drain, from the last done positions: the only way from a halted or starting region. The
             groups' consumers are then not checked. Also if the plan was made with it.
@@ -571,7 +628,7 @@ class KcrApplyResetOperator(WaitingOperator):
                 approved_digest=plan.digest if self._is_approved_by_a_task() else "",
             )
         except (StalePlan, ResetNotApproved) as error:
-            raise type(error)(f"{error.message}. {TRIGGER_AGAIN}") from error
+            raise type(error)(f"{error.message}. {reset_form.AGAIN}") from error
         self.log.info("Reset %s of region %s is %s", view.reset_id, self.region, view.state)
         return ResetFinished(request_id=plan.plan)
 

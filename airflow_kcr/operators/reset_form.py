@@ -1,7 +1,8 @@
 """The form of a reset, what an answer to it means, and what the tasks of its DAG hand to one another.
 
-Airflow checks each field by itself, before there is a run: a partition that is no number is refused in the form. What
-a value has to be depends on the target, which Airflow can't check; the first task does, before it asks the store.
+Airflow checks each field by itself, before there is a run, so the schema of a field refuses what can be no value of its
+target. It can't check one field against another: a value that is left empty is asked for by the first task, and a value
+of another target fails it, before it asks the store.
 
 Choice, plan and approval are small JSON, as XComs are. A plan travels as its summary: the request, the epoch, the sums
 and the twenty worst partitions. The store keeps no plan, and a thousand lines don't belong in an XCom; applying
@@ -22,7 +23,7 @@ from airflow.sdk import Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.targets import TARGETS, FromFile, Target, target_named
+from airflow_kcr.protocol.targets import TARGETS, FromFile, Target, ToCheckpoint, target_named
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
@@ -32,11 +33,20 @@ if TYPE_CHECKING:
     from airflow_kcr.api import Plan
     from airflow_kcr.protocol.target_resolution import PlanLine
 
-CHOOSE_LATER: Final = "choose"
-"""What the form has for a target if none was named: the next task shows the checkpoints."""
+STALE: Final = "stale"
+"""In what an approval returns, why its plan could not be applied any more; only where a task plans again."""
 
-_VALUED: Final = [one for one in TARGETS if one.metavar]
-"""The targets that have a value."""
+AGAIN: Final = "Nothing was reset; trigger the DAG again"
+"""What helps where an answer can't be used, or the region has changed since the question.
+
+To clear the task does not: Airflow 3.3 shows the old text again.
+"""
+
+VALUED: Final = tuple(one for one in TARGETS if one.metavar)
+"""The targets that have a value, and a field for it."""
+
+SCOPE: Final = "Scope and exceptions"
+"""The section of the form with what most resets leave as it is."""
 
 
 def reset_params(groups: Sequence[str] = (), *, consent_upsert: bool = False) -> dict[str, Param]:
@@ -46,72 +56,72 @@ def reset_params(groups: Sequence[str] = (), *, consent_upsert: bool = False) ->
         groups: the region's, to choose from; none: they are written.
         consent_upsert: whether consent is given by default; the form can take it back.
     """
-    labels = {
-        CHOOSE_LATER: "a checkpoint, chosen from a list in the next step",
-        **{one.option: _label(one) for one in TARGETS},
-    }
     lists = ["array", "null"]
     return {
         "target": Param(
-            CHOOSE_LATER,
+            ToCheckpoint.option,
             type="string",
-            enum=list(labels),
-            values_display=labels,
+            enum=[one.option for one in TARGETS],
+            values_display={one.option: one.label for one in TARGETS},
             title="Target",
-            description="Where to.",
+            description="Where to; fill in the field of this target, or leave it empty to be asked in the next step.",
         ),
-        "value": Param(
+        **{one.form_field: _field_of(one) for one in VALUED},
+        "reason": Param(
             None,
             type=["string", "null"],
-            format="multiline",
-            title="Value",
-            description=f"What the target names: {'; '.join(f'{one.option}: {one.wanted}' for one in _VALUED)}. "
-            f"A time without a zone is in {zone_name()}.",
+            title="Reason",
+            description="Why; others find it in the history. Empty: the approver gives it.",
         ),
         "groups": Param(
             None,
             type=lists,
             items={"type": "string", "minLength": 1},
             title="Groups",
-            description="Only these groups; empty: all.",
+            description="Only these groups. Empty: all.",
             examples=list(groups),
+            section=SCOPE,
         ),
         "topics": Param(
             None,
             type=lists,
             items={"type": "string", "pattern": r"^[^:\s]+(:\d+(,\d+)*)?$"},
             title="Topics and partitions",
-            description="Only these topics, or partitions of them, as TOPIC or TOPIC:0,1; one a line; empty: all.",
+            description="Only these, one a line, such as flights or flights:0,1. Empty: all.",
+            section=SCOPE,
         ),
         "skip": Param(
             None,
             type=lists,
             items={"type": "string", "pattern": r"^[^:\s]+:\d+:\d+$"},
             title="Records to skip",
-            description="Records that are never processed, as TOPIC:PARTITION:OFFSET; one a line.",
+            description="Never processed; one a line, such as flights:0:1042 (partition, offset). Empty: none.",
+            section=SCOPE,
         ),
         "forward": _switch("Forward", "Allow a checkpoint of another timeline; the records in between are skipped."),
         "allow_partial": _switch(
             "Allow partial", "Allow an incomplete checkpoint; the plan fills its gaps and marks them."
         ),
-        "force": _switch(
-            "Force",
-            "Don't drain first, the only way from a halted or starting region; consumers in the groups are then not "
-            "checked.",
-        ),
+        "force": _switch("Force", "Don't drain first: the only way from a halted or starting region."),
         "consent_upsert": _switch(
             "Consent to upsert",
             "Accept that the tables of mode upsert that the plan names can't be restored.",
             default=consent_upsert,
         ),
-        "reason": Param(
-            None, type=["string", "null"], title="Reason", description="Why; others find it in the history."
-        ),
     }
 
 
+def _field_of(target: type[Target], *, is_optional: bool = True) -> Param:
+    """Return the field for the value of a target; of one that is not optional, it has to be filled in."""
+    what = f"{target.wanted[0].upper()}{target.wanted[1:]}."
+    schema: dict[str, Any] = dict(target.schema)
+    if is_optional:
+        schema["type"], what = [schema["type"], "null"], f"For “{target.label}”. {what}"
+    return Param(None, title=target.form_field.capitalize(), description=what, **schema)
+
+
 def _switch(title: str, description: str, *, default: bool = False) -> Param:
-    return Param(default, type="boolean", title=title, description=description)
+    return Param(default, type="boolean", title=title, description=description, section=SCOPE)
 
 
 def reason_param(reason: object) -> Param:
@@ -123,39 +133,54 @@ def reason_param(reason: object) -> Param:
     return Param(reason or None, type=["null", "string"], title="Reason", description="Others find it in the history.")
 
 
-def _label(target: type[Target]) -> str:
-    return f"{target.option}: {target.help[0].lower()}{target.help[1:].removesuffix('.')}"
+def value_param(target: type[Target]) -> Param:
+    """Return the field that asks for the value of a target; it has to be filled in."""
+    return _field_of(target, is_optional=False)
 
 
-def target_of(target: object, value: object) -> tuple[str, str | None] | None:
-    """Return the option of `kcr reset plan` that an answer names, and its value; None: a checkpoint is chosen later.
+def target_of(target: object, values: Mapping[str, object]) -> tuple[type[Target], str | None]:
+    """Return the target that an answer names, and its value; None: it has none, or it is still to be asked for.
 
     Args:
-        target: the name of a target, `choose` or nothing.
-        value: its value; nothing if it has none.
+        target: the name of a target; nothing: a checkpoint.
+        values: what the fields of values hold, by their names; nothing in those that were left empty.
 
     Raises:
-        ConfigurationError: there is no such target, or the value is none of it; the message says what it has to be.
+        ConfigurationError: there is no such target, a value is of another one, or is none of it; the message says what
+            it has to be.
     """
-    text = None if value is None or not str(value).strip() else str(value).strip()
-    if target in (None, "", CHOOSE_LATER):
-        if text is not None:
-            raise ConfigurationError(
-                f"the value {text!r:.60} belongs to no target; trigger the DAG again, with the target that it is of "
-                f"({', '.join(one.option for one in _VALUED)}), or without a value"
-            )
-        return None
-    option = str(target).replace("_", "-")
-    wanted = f"one of {', '.join(one.option for one in TARGETS)}"
+    given = {name: said for name, value in values.items() if (said := _text(value))}
     try:
-        wanted = target_named(option).wanted
-        if option == FromFile.option and text is not None:
-            return option, text
-        from airflow_kcr.api.reset_plans import read_target
-
-        return option, read_target(option, text, zone_name()).value or None
+        kind = target_named(_text(target).replace("_", "-") or ToCheckpoint.option)
+        strange = sorted(given.keys() - {kind.form_field})
+        if strange:
+            raise ConfigurationError(f"{kind.option} does not take {' and '.join(strange)}, of another target")
     except ConfigurationError as error:
-        raise ConfigurationError(f"{error.message}. Nothing was reset; trigger the DAG again, with {wanted}") from None
+        named = ", ".join(f"{one.option} ({one.form_field})" if one.metavar else one.option for one in TARGETS)
+        raise ConfigurationError(f"{error.message}. {AGAIN}, with one of {named}") from None
+    text = given.get(kind.form_field)
+    return kind, None if text is None else value_of(kind, text)
+
+
+def value_of(target: type[Target], given: object) -> str:
+    """Return the text of a target's value, as `kcr reset plan` takes it.
+
+    Raises:
+        ConfigurationError: it is none of this target; the message says what it has to be.
+    """
+    text = _text(given)
+    if target is FromFile and text:
+        return text  # read where the region's partitions are known
+    from airflow_kcr.api.reset_plans import read_target
+
+    try:
+        return read_target(target.option, text or None, zone_name()).value
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error.message}. {AGAIN}, with {target.wanted}") from None
+
+
+def _text(given: object) -> str:
+    return "" if given is None else str(given).strip()
 
 
 def truth(answer: object, name: str) -> bool:
@@ -199,6 +224,8 @@ def shown(moment: datetime) -> str:
 def given(operator: BaseOperator, context: Context, value: object, argument: str) -> Mapping[str, object]:
     """Return an argument that is the result of another task; by default of the only one right before this task.
 
+    Of several tasks right before it, one may have a result: the others were skipped, or their plan was stale.
+
     Args:
         operator: whose argument it is.
         context: of its task.
@@ -209,16 +236,21 @@ def given(operator: BaseOperator, context: Context, value: object, argument: str
         ConfigurationError: there is no such result, or it is no JSON object.
     """
     if value is None:
+        pull: Any = context["ti"].xcom_pull
         before = sorted(operator.upstream_task_ids)
-        if len(before) != 1:
+        found = [(name, pulled) for name in before if (pulled := pull(task_ids=name)) is not None]
+        if len(before) > 1:
+            found = [(name, pulled) for name, pulled in found if not _mapping(pulled).get(STALE)]
+        if not before or len(found) > 1:
             raise ConfigurationError(
                 f"task {operator.task_id}: say where its {argument} comes from, as {argument}=OTHER_TASK.output; only "
-                f"behind exactly one other task it may be left out (there are {len(before)})"
+                f"behind exactly one other task with a result it may be left out (there are {len(found)})"
             )
-        pull: Any = context["ti"].xcom_pull
-        value = pull(task_ids=before[0])
-        if value is None:
-            raise ConfigurationError(f"task {before[0]} has returned nothing that task {operator.task_id} could take")
+        if not found:
+            raise ConfigurationError(
+                f"task {' or '.join(before)} has returned nothing that task {operator.task_id} could take"
+            )
+        [(_, value)] = found
     if isinstance(value, str):
         value = _parsed(value, operator.task_id, argument)
     if isinstance(value, Mapping):

@@ -81,6 +81,9 @@ STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = (
 )
 """How errors are answered, the first that fits; others are 500."""
 
+TARGET: Final = ("option", "label", "metavar", "wanted", "help", "form_field", "schema")
+"""What the console knows of a target."""
+
 VERBS: Final = {verb.name: verb for verb in (verbs.START, *verbs.STEERING)}
 
 Count: TypeAlias = Annotated[int, Query(ge=1, le=PAGE)]
@@ -271,10 +274,7 @@ def _shown(stores: Stores) -> APIRouter:
             dags=dags,
             reset_dags=resetters(dags),
             **recomputers(dags)._asdict(),
-            targets=[
-                {"option": one.option, "metavar": one.metavar, "wanted": one.wanted, "help": one.help}
-                for one in TARGETS
-            ],
+            targets=[{name: getattr(one, name) for name in TARGET} for one in TARGETS],
         )
 
     @routes.get("/sign")

@@ -255,7 +255,7 @@ def _recomputers(dag_ids: Collection[str]) -> Recomputers:
 
 def takes_target(stored: Mapping[str, Any]) -> bool:
     """Whether a DAG, as Airflow serialises it, applies a reset, and has the params of `reset_params`."""
-    return "KcrApplyResetOperator" in _kinds(stored) and {"target", "value", "reason"} <= _params(stored)
+    return "KcrApplyResetOperator" in _kinds(stored) and {"target", "checkpoint", "reason"} <= _params(stored)
 
 
 def takes_checkpoint(stored: Mapping[str, Any]) -> bool:

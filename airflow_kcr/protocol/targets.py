@@ -3,8 +3,9 @@
 Eleven classes: `to-checkpoint`, `to-initial` and `to-run` are ours; the other eight are those of
 `kafka-consumer-groups --reset-offsets`, with Kafka's meaning wherever it has one. A target is a value: it is stored
 with the reset, resolved for the plan, and resolved again when it is applied. Each class says all there is to say of
-its target: its option and help, its text, what has to be read for it, and where it sends one partition. `TARGETS` is
-the list from which the command line, the form in Airflow and docs/reference/targets.md are made.
+its target: its option and help, its text, the field of a form that has its value, what has to be read for it, and
+where it sends one partition. `TARGETS` is the list from which the command line, the form in Airflow, the console and
+docs/reference/targets.md are made.
 
 - A target is its text, `to-offset 120`, wherever it is written down.
 - Nothing is symbolic or local: instants have a zone, offsets are numbers >= 0.
@@ -15,6 +16,7 @@ the list from which the command line, the form in Airflow and docs/reference/tar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
     from airflow_kcr.protocol.observations import LogView
     from airflow_kcr.protocol.scopes import Scope
+
+
+_LARGEST: Final = 2**53 - 1
+"""The largest number of a field: a browser would round one above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,15 @@ class Target:
 
     wanted: ClassVar[str] = "no value"
     """What its value has to be, in words."""
+
+    label: ClassVar[str]
+    """How it is named in a list of targets to choose from."""
+
+    form_field: ClassVar[str] = ""
+    """The name of the field of a form that has its value; empty: it has no value."""
+
+    schema: ClassVar[Mapping[str, object]] = {}
+    """The JSON schema of that field, which refuses as much as can be known without the region."""
 
     needs_logs: ClassVar[bool] = True
     """Whether log start and end of every partition in scope have to be read first."""
@@ -196,6 +211,9 @@ class ToCheckpoint(_OfCheckpoint):
     help = "The offsets of a checkpoint."
     metavar = "SEQUENCE"
     wanted = "the sequence of a checkpoint, such as 12"
+    label = "A checkpoint"
+    form_field = "checkpoint"
+    schema: ClassVar = {"type": "integer", "minimum": 1, "maximum": _LARGEST}
 
     sequence: values.CheckpointNumber
 
@@ -219,6 +237,9 @@ class ToRun(_OfCheckpoint):
     help = "The checkpoint that belongs to a DAG run."
     metavar = "DAG/RUN"
     wanted = "DAG/RUN, such as flights_checkpoint/scheduled__2026-01-01T10:00:00+00:00"
+    label = "The checkpoint of a DAG run"
+    form_field = "run"
+    schema: ClassVar = {"type": "string", "pattern": r"^\s*[^/\s]+/\S"}
 
     dag_id: str
     run_id: str
@@ -244,6 +265,7 @@ class ToInitial(Target):
 
     option = "to-initial"
     help = "Where the region first started: reprocess everything."
+    label = "Where the region first started"
     is_stored = takes_in_later = True
 
     def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
@@ -256,6 +278,7 @@ class ToCurrent(Target):
 
     option = "to-current"
     help = "The present positions: nothing moves."
+    label = "The present positions"
     needs_logs = False
     is_stored = True
 
@@ -270,6 +293,7 @@ class ToEarliest(Target):
 
     option = "to-earliest"
     help = "The start of each log."
+    label = "The start of each log"
 
     def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
         bounds = situation.log.bounds[partition]
@@ -282,6 +306,7 @@ class ToLatest(Target):
 
     option = "to-latest"
     help = "The end of each log."
+    label = "The end of each log"
 
     def entry(self, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
         bounds = situation.log.bounds[partition]
@@ -310,6 +335,13 @@ class ToDatetime(_ByTime):
     help = "The first record at or after a past time, such as 2026-01-01T10:00:00Z."
     metavar = "TIME"
     wanted = "a past time, such as 2026-01-01T10:00"
+    label = "A time"
+    form_field = "time"
+    schema: ClassVar = {
+        "type": "string",
+        "format": "date-time",
+        "pattern": r"^\d{4}-(0[1-9]|1[0-2])-([0-2]\d|3[01])T([01]\d|2[0-3]):\d\d.*(Z|[+-]\d\d:\d\d)$",
+    }
 
     instant: datetime
     """Given in any zone, kept in UTC: equal instants are equal values, also where local clocks were turned back."""
@@ -342,6 +374,13 @@ class ByDuration(_ByTime):
     help = "Back in time from now, such as 6h or PT6H."
     metavar = "DURATION"
     wanted = "a time back from now, such as 6h"
+    label = "Back in time from now"
+    form_field = "duration"
+    schema: ClassVar = {
+        "type": "string",
+        "pattern": r"^\s*(P[0-9WDTHMS.,]+|([0-9]+(w|d|h|ms|us|m|s))+)\s*$",
+        "examples": ["30m", "6h", "7d"],
+    }
 
     back: timedelta
     """>= 0."""
@@ -375,6 +414,9 @@ class ShiftBy(Target):
     help = "Forward by N offsets, or back if negative (-100)."
     metavar = "RECORDS"
     wanted = "a number of offsets, negative to go back, such as -100"
+    label = "Forward or back by a number of offsets"
+    form_field = "shift"
+    schema: ClassVar = {"type": "integer", "minimum": -_LARGEST, "maximum": _LARGEST}
 
     by: int
     """Negative: back, to process again; positive: forward, to skip."""
@@ -412,6 +454,9 @@ class ToOffset(Target):
     help = "One offset for every partition."
     metavar = "OFFSET"
     wanted = "an offset, such as 1000"
+    label = "One offset for every partition"
+    form_field = "offset"
+    schema: ClassVar = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
 
     offset: Offset
 
@@ -441,6 +486,9 @@ class FromFile(Target):
     help = "The offsets in a reset CSV from Kafka's tool or -o csv; - reads standard input."
     metavar = "FILE"
     wanted = "lines of GROUP,TOPIC,PARTITION,OFFSET, as kcr reset plan -o csv prints them"
+    label = "The offsets of a file"
+    form_field = "file"
+    schema: ClassVar = {"type": "string", "format": "multiline", "pattern": r",\s*[0-9]+\s*$"}
 
     entries: OffsetMap
     """What `offsets.read_offsets` has found; at least one."""

@@ -22,6 +22,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks import compat
 from airflow_kcr.hooks.compat import CronDataIntervalTimetable, CronPartitionTimetable, DeltaDataIntervalTimetable
 from airflow_kcr.operators.reset import ASKED_AGAIN
+from airflow_kcr.operators.reset_form import VALUED
 from airflow_kcr.spec import RegionSpec, parse
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ def test_a_region_has_three_dags() -> None:
     assert [dag.dag_id for dag in dags] == ["tills_consumers", "tills_checkpoint", "tills_reset"]
     assert list(dags.consumers.task_dict) == ["apply", "consume"]
     assert list(dags.checkpoint.task_dict) == ["validate", "drain", "commit"]
-    assert list(dags.reset.task_dict) == ["choose", "plan", "approve", "apply"]
+    assert list(dags.reset.task_dict) == ["choose", "plan", "approve", "plan_again", "approve_again", "apply"]
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, 1])
 def test_the_tasks_of_each_come_one_after_the_other(number: int) -> None:
     dag = region_dags(spec(), start_date=START)[number]
     for one, following in pairwise(dag.task_dict):
@@ -248,6 +249,7 @@ def test_arguments_of_tasks_get_to_the_tasks_that_they_are_for() -> None:
     assert {task.owner for dag in dags for task in dag.tasks} == {"tills"}
     retries = {(dag.dag_id, task.task_id): task.retries for dag in dags for task in dag.tasks}
     asking = {("tills_reset", "choose"): 2, ("tills_reset", "approve"): ASKED_AGAIN}
+    asking |= {("tills_reset", "approve_again"): ASKED_AGAIN}
     assert retries == {**dict.fromkeys(retries, 7), **asking}
     assert dags.reset.params["consent_upsert"] is True
     assert region_dags(spec(), start_date=START).reset.params["consent_upsert"] is False
@@ -256,8 +258,23 @@ def test_arguments_of_tasks_get_to_the_tasks_that_they_are_for() -> None:
 def test_a_reset_asks_with_airflow_s_form() -> None:
     reset = region_dags(spec(), start_date=START, second_person=True).reset
     assert reset.params.get_param("groups").schema["examples"] == ["tills-etl"]
-    assert reset.params.dump()["target"] == "choose"
+    assert reset.params.dump()["target"] == "to-checkpoint"
+    assert vars(reset.get_task("choose"))["values"].keys() == {one.form_field for one in VALUED}
     assert vars(reset.get_task("approve"))["second_person"] is True
+    assert vars(reset.get_task("approve_again"))["second_person"] is True
+
+
+def test_a_stale_plan_is_planned_and_approved_again_before_it_is_applied() -> None:
+    reset = region_dags(spec(), start_date=START).reset
+    behind = {task.task_id: sorted(task.downstream_task_ids) for task in reset.tasks}
+    assert behind == {
+        "choose": ["plan"],
+        "plan": ["approve"],
+        "approve": ["apply", "plan_again"],
+        "plan_again": ["approve_again"],
+        "approve_again": ["apply"],
+        "apply": [],
+    }
 
 
 def test_further_arguments_of_the_dags_come_beside_their_own() -> None:
@@ -280,7 +297,7 @@ def test_further_arguments_of_the_dags_come_beside_their_own() -> None:
     assert [dag.doc_md for dag in dags] == ["Owned by tills.", "One for each interval.", "Owned by tills."]
     assert all(dag.on_failure_callback == told for dag in dags)
     assert [bool(dag.access_control) for dag in dags] == [False, False, True]
-    assert {"ticket", "target", "value"} <= set(dags.reset.params)
+    assert {"ticket", "target", "checkpoint"} <= set(dags.reset.params)
     assert "target" not in dags.consumers.params
 
 

@@ -10,14 +10,6 @@ import { Facts, Notice, Pending, Rows, Title, instant, number, zone } from "./sh
 /** Milliseconds without another change, after which a plan is computed. */
 const PAUSE = 400;
 
-/** How each target is named; those that are missing have their option's name. */
-const NAMES = /** @type {Record<string, string>} */ ({
-  "to-checkpoint": "A checkpoint", "to-run": "Before or after a DAG run: its checkpoint", "to-datetime": "A time",
-  "by-duration": "Back in time", "to-earliest": "The start of each log", "to-latest": "The end of each log",
-  "to-initial": "Where the region first started", "shift-by": "By a number of offsets",
-  "to-offset": "One offset for every partition", "from-file": "The offsets of a file", "to-current": "The present positions",
-});
-
 const EMPTY = {
   target: "to-checkpoint", value: "", groups: /** @type {string[]} */ ([]), topics: "", forward: false,
   allow_partial: false, forced: false, consent: false, reason: "",
@@ -101,9 +93,10 @@ function Form({ store, read, first, close }) {
     if (!isReady || !request) return;
     setIsBusy(true);
     setTrouble("");
-    const { forced, groups, topics, ...rest } = request;
+    const { forced, groups, topics, value, ...rest } = request;
+    const field = kind.metavar && { [kind.form_field]: kind.schema.type === "integer" ? Number(value) : value };
     const conf = {
-      ...rest, groups: groups.length ? groups : null, topics: topics.length ? topics : null, force: forced,
+      ...rest, ...field, groups: groups.length ? groups : null, topics: topics.length ? topics : null, force: forced,
       consent_upsert: given.consent, reason: given.reason.trim(),
     };
     try {
@@ -121,7 +114,7 @@ function Form({ store, read, first, close }) {
       React.Fragment,
       null,
       h(Choice, { label: "Target", name: "target", value: given.target,
-        options: targets.map((/** @type {any} */ one) => [one.option, NAMES[one.option] ?? one.option]),
+        options: targets.map((/** @type {any} */ one) => [one.option, one.label]),
         change: (/** @type {string} */ target) => change({ target, value: "" }) }),
       kind?.metavar && h(Value, { store, region: region.region, kind, value: given.value, change: (value) => change({ value }) }),
       h(Scope, { groups: region.groups.map((/** @type {any} */ one) => one.group_id), given, change }),

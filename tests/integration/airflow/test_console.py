@@ -425,7 +425,7 @@ def test_a_reset_is_planned_as_one_chooses_and_requested_from_the_region_s_own_d
     ) as client:
         (run,) = client.request("GET", "dags/flights_reset/dagRuns")["dag_runs"]
     assert run["conf"]["target"] == "to-checkpoint"
-    assert run["conf"]["value"] == str(first)
+    assert run["conf"]["checkpoint"] == first
     assert run["conf"]["reason"] == "wrong rates"
 
 

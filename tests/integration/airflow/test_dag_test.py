@@ -186,9 +186,11 @@ def test_what_builds_on_an_event_says_that_there_is_none(ran: dict[str, Any]) ->
 @pytest.mark.parametrize("region", ["flights", "minimal"])
 def test_a_reset_waits_for_answers_from_elsewhere(ran: dict[str, Any], region: str) -> None:
     reset = ran[f"{region}_reset"]
-    assert all_successful(reset, "choose", "plan", "approve", "apply"), reset
-    chosen = reset["results"]["choose"]["checkpoint"]
-    assert reset["shown"]["choose"]["params"]["checkpoint"]["value"] == chosen
+    assert reset["state"] == "success"
+    again = dict.fromkeys(("plan_again", "approve_again"), "skipped") if region == "minimal" else {}
+    assert states(reset) == dict.fromkeys(("choose", "plan", "approve", "apply"), "success") | again, reset
+    chosen = reset["results"]["choose"]["value"]
+    assert str(reset["shown"]["choose"]["params"]["checkpoint"]["value"]) == chosen
     assert "| Reason | wrong rates |" in reset["shown"]["approve"]["body"]
     result = reset["results"]["apply"]
     assert (result["state"], result["target"], result["reason"]) == ("done", f"to-checkpoint {chosen}", "wrong rates")

@@ -108,7 +108,7 @@ def test_an_approval_that_an_editor_forges_resets_nothing(airflow: LiveAirflow, 
         with airflow.region(one.name) as region:
             text = region.spec().to_json_text()
         airflow.add_dags(dag, FORM.replace("SPEC", repr(text)), dag)
-        form = {"target": "to-offset", "value": "50", "reason": "wrong rates"}
+        form = {"target": "to-offset", "offset": 50, "reason": "wrong rates"}
         run = editor.trigger(dag, form).run_id
         airflow.question(dag, run, "approve")
         plan: Any = editor.result(dag, run, "plan")
@@ -193,16 +193,18 @@ def test_a_target_is_asked_for_with_the_form_and_approved_by_a_second_person(
         airflow.add_dags(dag, FORM.replace("SPEC", repr(text)), dag)
 
         with pytest.raises(ServiceFailed, match=r"(?s)400 .*topics.*does not match"):
-            editor.trigger(dag, {"target": "to-offset", "value": "50", "topics": [f"{one.topic}:zero"]})
+            editor.trigger(dag, {"target": "to-offset", "offset": 50, "topics": [f"{one.topic}:zero"]})
+        with pytest.raises(ServiceFailed, match=r"(?s)400 .*offset: '6h' is not of type 'integer'"):
+            editor.trigger(dag, {"target": "to-offset", "offset": "6h"})
         assert editor.runs(dag) == ()
-        wrong = editor.trigger(dag, {"target": "to-offset", "value": "6h"}).run_id
+        wrong = editor.trigger(dag, {"target": "to-latest", "offset": 50}).run_id
         assert editor.wait_for_run(dag, wrong, within=WITHIN).state == "failed"
-        said = editor.log(dag, wrong, "choose")
-        assert "needs a whole number, got '6h'" in said
-        assert "trigger the DAG again, with an offset, such as 1000" in said
+        assert "to-latest does not take offset" in editor.log(dag, wrong, "choose")
 
-        form = {"target": "to-offset", "value": "50", "topics": [f"{one.topic}:0"], "reason": "wrong rates"}
+        form = {"target": "to-offset", "topics": [f"{one.topic}:0"], "reason": "wrong rates"}
         run = editor.trigger(dag, form).run_id
+        assert airflow.question(dag, run, "choose").params.keys() == {"offset", "reason"}
+        editor.answer(dag, run, "choose", ["Choose"], {"offset": 50, "reason": "wrong rates"})
         shown = airflow.question(dag, run, "approve")
         assert shown.subject == f"Reset region {one.name}: to-offset 50?"
         assert shown.body.startswith("Has to be approved by another user than editor.")
@@ -219,6 +221,33 @@ def test_a_target_is_asked_for_with_the_form_and_approved_by_a_second_person(
         result: Any = editor.result(dag, run, "apply")
         assert (result["state"], result["target"]) == ("done", "to-offset 50")
         assert (result["who"], result["reason"]) == ("admin", "wrong rates, seen")
+        one.until(one.consumed, "what was processed again")
+        one.checkpoint()
+        one.require_sound()
+
+
+def test_a_plan_that_became_stale_is_made_and_approved_again(airflow: LiveAirflow, tmp_path: Path) -> None:
+    with live(airflow.kafka, airflow.store_url, tmp_path, members=1, partitions=1, spec=BRISK) as one:
+        one.fill(100)
+        one.start(0)
+        one.until(one.consumed, "the records")
+        dag, editor = f"{one.name}_reset", airflow.editor
+        with airflow.region(one.name) as region:
+            text = region.spec().to_json_text()
+        airflow.add_dags(dag, FORM.replace("SPEC", repr(text)).replace(", second_person=True", ""), dag)
+        run = editor.trigger(dag, {"target": "to-offset", "offset": 50, "reason": "wrong rates"}).run_id
+        first = airflow.question(dag, run, "approve")
+        one.reset()
+        one.until_running()
+        one.until(one.consumed, "all records again")
+        editor.answer(dag, run, "approve", ["Approve"], {"reason": "wrong rates"})
+        again = airflow.question(dag, run, "approve_again")
+        assert (again.subject, again.body != first.body) == (first.subject, True)
+        assert one.region().person_resets == {}, "what was approved is applied, and nothing else"
+        editor.answer(dag, run, "approve_again", ["Approve"], {"reason": "seen again"})
+        assert editor.wait_for_run(dag, run, within=WITHIN).state == "success"
+        result: Any = editor.result(dag, run, "apply")
+        assert (result["state"], result["target"], result["reason"]) == ("done", "to-offset 50", "seen again")
         one.until(one.consumed, "what was processed again")
         one.checkpoint()
         one.require_sound()

@@ -146,6 +146,29 @@ def test_the_plan_is_that_of_the_task_before(driver: Driver, world: World, appro
     airflow_tasks.deferred(operator, context(results={"approve": approval}))
 
 
+@pytest.mark.parametrize("first", [None, {"stale": "in epoch 2"}])
+def test_of_two_approvals_it_is_the_one_whose_plan_was_not_stale(
+    driver: Driver, world: World, approval: dict[str, Any], first: dict[str, Any] | None
+) -> None:
+    with DAG("d", schedule=None):
+        operator = apply()
+        [BaseOperator(task_id="approve"), BaseOperator(task_id="approve_again")] >> operator
+    results = {"approve": first and {**approval, **first}, "approve_again": {**approval, "reason": "seen again"}}
+    with pytest.raises(TaskDeferred):
+        operator.execute(context(results=results))
+    (reset,) = driver.region.person_resets.values()
+    assert reset.requester.reason == "seen again"
+
+
+def test_of_two_approvals_with_a_plan_none_is_taken(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    with DAG("d", schedule=None):
+        operator = apply()
+        [BaseOperator(task_id="approve"), BaseOperator(task_id="approve_again")] >> operator
+    with pytest.raises(AirflowFailException, match=r"say where its plan comes from.*there are 2"):
+        operator.execute(context(results={"approve": approval, "approve_again": approval}))
+    assert driver.region.person_resets == {}
+
+
 def test_a_plan_of_another_epoch_is_refused(driver: Driver, world: World, approval: dict[str, Any]) -> None:
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     with pytest.raises(AirflowFailException, match=r"made in epoch 1.*Nothing was reset; trigger the DAG again"):

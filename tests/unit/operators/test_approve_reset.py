@@ -4,14 +4,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, DownstreamTasksSkipped
 from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.links import region_path
-from airflow_kcr.operators.reset import SHOWN, KcrApproveResetOperator, KcrChooseCheckpointOperator
+from airflow_kcr.operators.reset import (
+    SHOWN,
+    KcrApproveResetOperator,
+    KcrChooseCheckpointOperator,
+    KcrPlanResetOperator,
+)
 from airflow_kcr.operators.reset_form import markdown
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
@@ -165,6 +170,36 @@ def test_a_plan_that_became_stale_while_it_was_shown_is_not_approved(
     with pytest.raises(AirflowFailException, match=r"in epoch 2.*Nothing was reset; trigger the DAG again"):
         approve(plan).execute_complete(task_context(task), accepted(world))
     assert approve(plan).execute_complete(task_context(task), answer("Reject"))["approved"] is False
+
+
+def planned_again_behind(plan: object) -> KcrApproveResetOperator:
+    with DAG("d", schedule=None):
+        operator = approve(plan)
+        operator >> KcrPlanResetOperator(task_id="plan_again", region="flights")
+        operator >> BaseOperator(task_id="apply")
+    return operator
+
+
+def test_a_stale_plan_is_handed_to_the_task_that_plans_again_and_is_not_approved(
+    driver: Driver, plan: dict[str, Any], world: World, task: FakeTask
+) -> None:
+    undone(driver)
+    found = planned_again_behind(plan).execute_complete(task_context(task), accepted(world))
+    assert (found["plan"], "in epoch 2" in str(found["stale"]), "approved" in found) == (plan, True, False)
+    assert driver.region.reset_answers == ()
+    world.shown.clear()
+    early = planned_again_behind(plan).execute(task_context(FakeTask(task_id="approve")))
+    assert (world.shown, "in epoch 2" in str(early)) == ({}, True)
+
+
+def test_a_plan_that_is_approved_skips_what_would_plan_again(
+    plan: dict[str, Any], world: World, task: FakeTask
+) -> None:
+    with pytest.raises(DownstreamTasksSkipped) as skipped:
+        planned_again_behind(plan).execute_complete(task_context(task), accepted(world))
+    assert [one[0] if isinstance(one, tuple) else one for one in skipped.value.tasks] == ["plan_again"]
+    result: Any = task.xcoms["return_value"]
+    assert (result["approved"], result["by"]) == (True, "ada")
 
 
 def test_airflow_shows_the_question_of_the_first_try_so_another_plan_is_not_approved_by_it(

@@ -108,9 +108,8 @@ def test_the_choice_is_returned_with_who_and_why(driver: Driver, world: World) -
     found = choose().execute_complete(CONTEXT, answer("Choose", checkpoint=2, reason="wrong rates"))
     assert found == {
         "region": "flights",
-        "checkpoint": 2,
-        "timeline": 1,
-        "boundary": None,
+        "target": "to-checkpoint",
+        "value": "2",
         "by": "ada",
         "reason": "wrong rates",
     }
@@ -123,7 +122,7 @@ def test_a_choice_without_a_reason_has_none(driver: Driver, world: World) -> Non
 
 def test_a_target_that_the_run_names_is_asked_of_nobody(driver: Driver, world: World) -> None:
     named = KcrChooseCheckpointOperator(
-        task_id="choose", region="flights", target="to-offset", value="7", reason="wrong rates"
+        task_id="choose", region="flights", target="to-offset", values={"offset": 7}, reason="wrong rates"
     )
     assert named.execute(task_context(FakeTask(task_id="choose"), user="ada")) == {
         "region": "flights",
@@ -136,9 +135,32 @@ def test_a_target_that_the_run_names_is_asked_of_nobody(driver: Driver, world: W
 
 
 def test_a_value_that_is_none_of_its_target_fails_for_good_before_the_store_is_asked(world: World) -> None:
-    named = KcrChooseCheckpointOperator(task_id="choose", region="nowhere", target="to-offset", value="6h")
+    named = KcrChooseCheckpointOperator(task_id="choose", region="nowhere", target="to-offset", values={"offset": "6h"})
     with pytest.raises(AirflowFailException, match="needs a whole number, got '6h'"):
         named.execute(CONTEXT)
+
+
+def test_a_value_of_another_target_fails_for_good_before_the_store_is_asked(world: World) -> None:
+    named = KcrChooseCheckpointOperator(task_id="choose", region="nowhere", target="to-latest", values={"offset": 6})
+    with pytest.raises(AirflowFailException, match="to-latest does not take offset"):
+        named.execute(CONTEXT)
+
+
+def test_a_target_without_its_value_is_asked_for_the_value_alone(driver: Driver, world: World) -> None:
+    def named() -> KcrChooseCheckpointOperator:
+        return KcrChooseCheckpointOperator(
+            task_id="choose", region="flights", target="to-offset", values={"offset": None}
+        )
+
+    asked(named(), CONTEXT)
+    assert world.shown["subject"] == "Reset region flights: to-offset needs a value"
+    assert world.shown["params"].keys() == {"offset", "reason"}
+    assert world.shown["params"]["offset"]["schema"]["type"] == "integer", "it has to be filled in"
+    chosen = named().execute_complete(CONTEXT, answer("Choose", offset=120, reason="wrong rates"))
+    assert (chosen["target"], chosen["value"], chosen["by"]) == ("to-offset", "120", "ada")
+    assert driver.region.reset_answers[-1].who == "ada"
+    with pytest.raises(AirflowFailException, match=r"needs a value.*with an offset"):
+        named().execute_complete(CONTEXT, answer("Choose", offset=None, reason=None))
 
 
 def test_the_reason_of_the_run_is_proposed(driver: Driver, world: World) -> None:
@@ -153,7 +175,7 @@ def test_times_are_in_the_zone_of_airflow(driver: Driver, world: World, monkeypa
     assert " JST |" in world.shown["body"]
 
 
-@pytest.mark.parametrize("checkpoint", [77, "2", None, True, -2])
+@pytest.mark.parametrize("checkpoint", [77, "two", None, True, -2])
 def test_an_answer_that_was_not_in_the_list_is_refused(driver: Driver, world: World, checkpoint: object) -> None:
     with pytest.raises(AirflowFailException) as refused:
         choose().execute_complete(CONTEXT, answer("Choose", checkpoint=checkpoint))

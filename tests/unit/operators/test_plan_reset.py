@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_kcr.operators.reset import KcrPlanResetOperator
+from airflow_kcr.protocol.region.rows import ResetCause
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.reset_tasks import DAG as DAG_ID
@@ -67,7 +68,7 @@ def test_without_a_target_it_is_the_checkpoint_that_was_chosen(driver: Driver, w
     with DAG("d", schedule=None):
         plan = KcrPlanResetOperator(task_id="plan", region="flights")
         BaseOperator(task_id="choose") >> plan
-    chosen = {"checkpoint": 3, "by": "ada", "reason": "wrong rates"}
+    chosen = {"target": "to-checkpoint", "value": "3", "by": "ada", "reason": "wrong rates"}
     found = plan.execute(task_context(task(results={"choose": chosen})))
     assert (found["target"], found["requester"]) == ("to-checkpoint 3", {"who": "ada", "reason": "wrong rates"})
 
@@ -79,6 +80,29 @@ def test_without_a_target_it_is_the_one_that_the_run_has_named(driver: Driver, w
     named = {"target": "to-earliest", "value": None, "by": "ada", "reason": ""}
     found = plan.execute(task_context(task(results={"choose": named})))
     assert (found["target"], found["requester"]) == ("to-earliest", {"who": "ada"})
+
+
+def again(answered: dict[str, Any]) -> dict[str, Any]:
+    """Return what the task behind an approval plans."""
+    with DAG("d", schedule=None):
+        plan = KcrPlanResetOperator(task_id="plan_again", region="flights")
+        BaseOperator(task_id="approve") >> plan
+    return plan.execute(task_context(task(task_id="plan_again", results={"approve": answered})))
+
+
+def test_a_stale_plan_is_made_again_for_the_same_request_and_who_chose_it(driver: Driver, world: World) -> None:
+    first = planned(target={"to-checkpoint": 2}, topics=["t:0,1"], forward=True)
+    first["requester"] = {"who": "ada", "reason": "wrong rates"}
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
+    driver.finish_reset()
+    found = again({"plan": first, "stale": "the plan was made in epoch 1"})
+    assert (found["request"], found["requester"]) == (first["request"], first["requester"])
+    assert (found["epoch"], found["plan"] != first["plan"]) == (first["epoch"] + 1, True)
+
+
+def test_a_plan_that_was_not_stale_is_not_made_again(driver: Driver, world: World) -> None:
+    with pytest.raises(AirflowSkipException):
+        again({"plan": planned(target="to-earliest"), "approved": True})
 
 
 def test_answers_of_a_form_may_be_missing_or_texts(driver: Driver, world: World) -> None:

@@ -11,8 +11,8 @@ from airflow.providers.common.compat.sdk import ParamValidationError
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.operators.reset_form import CHOOSE_LATER, reset_params, shown, target_of, truth
-from airflow_kcr.protocol.targets import TARGETS
+from airflow_kcr.operators.reset_form import VALUED, reset_params, shown, target_of, truth
+from airflow_kcr.protocol.targets import TARGETS, ByDuration, ToCheckpoint
 
 ZONE = "AIRFLOW__CORE__DEFAULT_TIMEZONE"
 
@@ -25,8 +25,9 @@ def answered(**answers: object) -> dict[str, Any]:
 
 def test_nothing_has_to_be_answered() -> None:
     assert answered() == {
-        "target": CHOOSE_LATER,
-        "value": None,
+        "target": "to-checkpoint",
+        **dict.fromkeys(("checkpoint", "run", "time", "duration", "shift", "offset", "file"), None),
+        "reason": None,
         "groups": None,
         "topics": None,
         "skip": None,
@@ -34,22 +35,45 @@ def test_nothing_has_to_be_answered() -> None:
         "allow_partial": False,
         "force": False,
         "consent_upsert": False,
-        "reason": None,
     }
 
 
-def test_each_of_the_eleven_targets_is_in_the_list_with_what_it_means() -> None:
-    target = reset_params()["target"]
-    assert target.schema["enum"] == [CHOOSE_LATER, *(one.option for one in TARGETS)]
-    assert target.schema["values_display"].keys() == set(target.schema["enum"])
-    json.dumps({name: param.serialize() for name, param in reset_params(["g"]).items()})
+def test_each_of_the_eleven_targets_is_in_the_list_with_what_it_means_and_has_a_field_for_its_value() -> None:
+    form = reset_params(["g"])
+    target = form["target"]
+    assert target.schema["enum"] == [one.option for one in TARGETS]
+    assert target.schema["values_display"] == {one.option: one.label for one in TARGETS}
+    assert [one.form_field for one in TARGETS if one.metavar] == list(form)[1:8]
+    assert [one.schema for one in TARGETS if not one.metavar] == [{}] * 4
+    json.dumps({name: param.serialize() for name, param in form.items()})
+
+
+def test_the_help_of_a_field_is_a_line_and_says_what_is_left_out_if_it_is_empty() -> None:
+    for name, param in reset_params().items():
+        assert len(str(param.description)) <= 110, name
+        if param.value is None and name not in {one.form_field for one in TARGETS}:
+            assert "Empty: " in str(param.description), name
 
 
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
         ("target", "to-nowhere"),
-        ("value", 7),
+        ("target", None),
+        ("checkpoint", "twelve"),
+        ("checkpoint", 0),
+        ("checkpoint", 1.5),
+        ("run", "flights"),
+        ("run", "flights/"),
+        ("time", "6h"),
+        ("time", "2026-01-01T10:00:00"),
+        ("time", "2026-13-01T10:00:00Z"),
+        ("duration", "yesterday"),
+        ("duration", "-6h"),
+        ("shift", "100"),
+        ("offset", -1),
+        ("offset", 2**53),
+        ("file", "g,t,0,end"),
         ("groups", "g"),
         ("groups", [""]),
         ("topics", ["tills:zero"]),
@@ -66,61 +90,91 @@ def test_airflow_refuses_what_is_of_no_use_before_there_is_a_run(name: str, answ
 
 
 @pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("checkpoint", 12),
+        ("run", "flights_checkpoint/scheduled__2026-01-01T10:00:00+00:00"),
+        ("time", "2026-01-01T10:00:00.000Z"),
+        ("time", "2026-01-01T10:00:00+02:00"),
+        ("duration", "6h"),
+        ("duration", "1d12h30m"),
+        ("duration", "PT6H0.5S"),
+        ("duration", "500ms"),
+        ("shift", -100),
+        ("offset", 0),
+        ("file", "g,t,0,7\ng,t,1,8\n"),
+    ],
+)
+def test_what_a_field_takes_is_a_value_of_its_target(name: str, answer: object) -> None:
+    (target,) = (one for one in TARGETS if one.form_field == name)
+    form = answered(**{name: answer})
+    assert target_of(target.option, {one.form_field: form[one.form_field] for one in VALUED})[1]
+
+
+@pytest.mark.parametrize(
     ("name", "answer"), [("topics", ["tills", "tills:0,1"]), ("skip", ["tills:0:7"]), ("groups", ["another"])]
 )
 def test_airflow_takes_what_the_command_takes(name: str, answer: object) -> None:
     assert answered(**{name: answer})[name] == answer
 
 
-@pytest.mark.parametrize("target", [None, "", "choose"])
-def test_without_a_target_a_checkpoint_is_chosen_later(target: str | None) -> None:
-    assert target_of(target, None) is None
-    assert target_of(target, "  ") is None
+@pytest.mark.parametrize("target", [None, "", "to-checkpoint", "by_duration"])
+def test_a_value_that_is_left_empty_is_asked_for_later(target: str | None) -> None:
+    expected = ByDuration if target == "by_duration" else ToCheckpoint
+    assert target_of(target, {}) == (expected, None)
+    assert target_of(target, {"checkpoint": None, "duration": "  "}) == (expected, None)
 
 
 @pytest.mark.parametrize(
-    ("target", "value", "found"),
+    ("target", "values", "found"),
     [
-        ("to-checkpoint", " 12\n", ("to-checkpoint", "12")),
-        ("to-checkpoint", 12, ("to-checkpoint", "12")),
-        ("to_run", "d/r/1", ("to-run", "d/r/1")),
-        ("to-earliest", "", ("to-earliest", None)),
-        ("by-duration", "6h", ("by-duration", "PT6H")),
-        ("shift-by", "-100", ("shift-by", "-100")),
-        ("from-file", "g,t,0,7\n", ("from-file", "g,t,0,7")),
-        ("to-datetime", "2026-01-01T10:00:00+02:00", ("to-datetime", "2026-01-01T08:00:00Z")),
+        ("to-checkpoint", {"checkpoint": " 12\n"}, "12"),
+        ("to-checkpoint", {"checkpoint": 12, "offset": None}, "12"),
+        ("to_run", {"run": "d/r/1"}, "d/r/1"),
+        ("to-earliest", {"offset": ""}, None),
+        ("by-duration", {"duration": "6h"}, "PT6H"),
+        ("shift-by", {"shift": -100}, "-100"),
+        ("to-offset", {"offset": 0}, "0"),
+        ("from-file", {"file": "g,t,0,7\n"}, "g,t,0,7"),
+        ("to-datetime", {"time": "2026-01-01T10:00:00+02:00"}, "2026-01-01T08:00:00Z"),
     ],
 )
-def test_a_target_has_its_value(target: str, value: object, found: tuple[str, str | None]) -> None:
-    assert target_of(target, value) == found
+def test_a_target_has_its_value(target: str, values: dict[str, object], found: str | None) -> None:
+    kind, value = target_of(target, values)
+    assert (kind.option, value) == (target.replace("_", "-"), found)
 
 
 def test_a_time_without_a_zone_is_in_airflow_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ZONE, "Europe/Zurich")
-    assert target_of("to-datetime", "2026-01-01T10:00") == ("to-datetime", "2026-01-01T09:00:00Z")
-    assert "in Europe/Zurich" in str(reset_params()["value"].description)
+    assert target_of("to-datetime", {"time": "2026-01-01T10:00"})[1] == "2026-01-01T09:00:00Z"
 
 
 @pytest.mark.parametrize(
-    ("target", "value", "what"),
+    ("target", "values", "what"),
     [
-        ("to-checkpoint", "twelve", "needs a whole number, got 'twelve'.*again, with the sequence of a checkpoint"),
-        ("to-offset", "6h", "needs a whole number, got '6h'.*with an offset, such as 1000"),
-        ("to-offset", None, "needs a value.*with an offset"),
-        ("shift-by", "1.5", "with a number of offsets, negative to go back"),
-        ("by-duration", "yesterday", "with a time back from now, such as 6h"),
-        ("to-datetime", "6h", "with a past time"),
-        ("to-datetime", None, "needs a value"),
-        ("to-run", "flights", "with DAG/RUN"),
-        ("from-file", None, "needs a value.*with lines of"),
-        ("to-earliest", "12", "has no value, got '12'.*with no value"),
-        ("to-nowhere", None, "is not a target.*with one of to-checkpoint"),
-        ("choose", "12", "belongs to no target.*with the target that it is of"),
+        (
+            "to-checkpoint",
+            {"checkpoint": "twelve"},
+            "needs a whole number, got 'twelve'.*again, with the sequence of a",
+        ),
+        ("to-offset", {"offset": "6h"}, "needs a whole number, got '6h'.*with an offset, such as 1000"),
+        ("shift-by", {"shift": "1.5"}, "with a number of offsets, negative to go back"),
+        ("by-duration", {"duration": "yesterday"}, "with a time back from now, such as 6h"),
+        ("to-datetime", {"time": "6h"}, "with a past time"),
+        ("to-run", {"run": "flights"}, "with DAG/RUN"),
+        (
+            "to-earliest",
+            {"offset": 12},
+            r"to-earliest does not take offset, of another.*with one of .*to-offset \(offset\)",
+        ),
+        ("to-offset", {"offset": 12, "shift": 1}, "to-offset does not take shift"),
+        (None, {"offset": 12}, "to-checkpoint does not take offset"),
+        ("to-nowhere", {}, "is not a target.*with one of to-checkpoint"),
     ],
 )
-def test_a_value_of_the_wrong_type_says_what_to_change(target: str, value: str | None, what: str) -> None:
+def test_what_does_not_fit_says_what_to_change(target: str | None, values: dict[str, object], what: str) -> None:
     with pytest.raises(ConfigurationError, match=f"(?s){what}"):
-        target_of(target, value)
+        target_of(target, values)
 
 
 @pytest.mark.parametrize(
