@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -31,6 +32,9 @@ PICTURES_VARIABLE = "KCR_PICTURES"
 """The environment variable with the folder where pictures are kept; without it none are taken."""
 
 WIDTH, HEIGHT = 1_200, 900
+
+AXE = files("axe_core_python") / "axe.min.js"
+"""The library that finds barriers, to be run in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +173,48 @@ class Person:
         """Keep what the pages offer as files in a folder from now on."""
         self.driver.execute_cdp_cmd("Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
 
-    def takes_picture(self, name: str) -> None:
-        """Keep a picture of the page, if pictures are wanted."""
+    def prefers(self, theme: str) -> None:
+        """Choose Airflow's theme, `light` or `dark`, for the pages that are opened from now on."""
+        self.driver.execute_script("localStorage.setItem('theme', arguments[0])", theme)
+
+    def finds_barriers(self, *within: str) -> list[str]:
+        """Return what keeps some people from using the page, serious or worse, as axe-core finds it.
+
+        Args:
+            within: CSS selectors of the parts of the page to look at; those that are not there are left out.
+        """
+        self.driver.execute_script(AXE.read_text("utf-8"))
+        found = self.driver.execute_async_script(
+            """
+            const [within, done] = arguments;
+            const there = within.filter((css) => document.querySelector(css));
+            axe.run({ include: there.map((css) => [css]) }, { resultTypes: ["violations"] }).then(
+              ({ violations }) => done(violations.filter(({ impact }) => ["serious", "critical"].includes(impact))
+                .flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html} ${node.failureSummary}`))),
+              (error) => done([String(error)]));
+            """,
+            list(within),
+        )
+        return [str(one) for one in found]
+
+    def stands_still(self) -> None:
+        """Wait until nothing on the page moves any more: a drawer that comes, a colour that fades in."""
+        self.sees(
+            lambda: self.driver.execute_script(
+                "return document.getAnimations().every((one) => "
+                "one.playState !== 'running' || one.effect.getComputedTiming().endTime === Infinity)"
+            ),
+            "a page that stands still",
+        )
+
+    def takes_picture(self, name: str) -> int:
+        """Return the size of a picture of the page, in bytes; keep it, if pictures are wanted."""
+        picture = self.driver.get_screenshot_as_png()
         folder = os.environ.get(PICTURES_VARIABLE)
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+            (Path(folder) / f"{name}.png").write_bytes(picture)
+        return len(picture)
 
 
 @dataclass(slots=True)
