@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from airflow_kcr.api.views import RegionSummary
-from airflow_kcr.errors import ConfigurationError, KcrError, UnknownRegion
+from airflow_kcr.errors import ConfigurationError, KcrError
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -218,13 +218,7 @@ def look(store: RegionStore, name: RegionName) -> tuple[Region, datetime, Seen, 
 
 def regions(store: RegionStore) -> tuple[RegionSummary, ...]:
     """Return every region of a store, in the order of their names; one that is deleted meanwhile is left out."""
-    found: list[RegionSummary] = []
-    for name in store.names():
-        try:
-            found.append(RegionSummary.of(*look(store, name)))
-        except UnknownRegion:
-            continue
-    return tuple(found)
+    return store.survey(RegionSummary.of)
 
 
 def names_for_completion(given: str | None = None) -> tuple[str, ...]:

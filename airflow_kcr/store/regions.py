@@ -322,6 +322,28 @@ class RegionStore:
             seen = Seen(worked_at=region_reads.worked_at(row) or NEVER)
             return region_reads.region_of(session, name, row), row[0], seen
 
+    @read_again
+    def survey(self, see: Callable[[Region, datetime, Seen, tuple[LagSample, ...]], V]) -> tuple[V, ...]:
+        """Return what `see` makes of each region, by name; all take as many statements as one.
+
+        It is given the region, the store's clock, and what verdicts need beside it (`look`, `recent_lag`). Of the
+        region it may not ask for records to skip, which no verdict is made of.
+        """
+        with self._connections.snapshot(region_reads.SQL["regions"]) as session, uncollected():
+            rows = {name: tuple(row) for name, *row in session.first if not deletion.is_doomed(name)}
+            if not rows:
+                return ()
+            now, *_ = next(iter(rows.values()))
+            samples = lag.recent(session, [region_id for _, region_id, *_ in rows.values()], now)
+            contributed = region_reads.contributed(session)
+            found: list[V] = []
+            for name, row in rows.items():
+                region = region_reads.region_of(session, values.RegionName(name), region_reads.without_skips(row))
+                parts = {**region.contributions, **contributed.get(session.region_id, {})}
+                seen = Seen(worked_at=region_reads.worked_at(row) or NEVER)
+                found.append(see(values.replace(region, contributions=parts), now, seen, samples[session.region_id]))
+            return tuple(found)
+
     def seen(self, name: values.RegionName) -> Seen:
         """Return what the judgement of a region's liveness needs beside its rows, as far as the store has it."""
         return Seen(worked_at=self.newest_work(name) or NEVER)

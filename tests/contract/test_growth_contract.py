@@ -5,27 +5,30 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import datetime
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
 
 import psycopg
 import pytest
 
 from airflow_kcr import api
 from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
+from airflow_kcr.api.regions import look as read_for_people
 from airflow_kcr.api.reset_views import of_page
 from airflow_kcr.api.specs import _apart
 from airflow_kcr.api.verdict import Verdict
+from airflow_kcr.api.views import RegionSummary
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import retention, timelines
 from airflow_kcr.protocol.region.commands import DeleteRegion, KillRegion, ReadRegion, RetireCheckpoints
+from airflow_kcr.protocol.region.lag import LagPoint, LagSample
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, Offset
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupId, GroupPartition, Offset, TopicName
 from airflow_kcr.spec import parse
 from airflow_kcr.store.postgres import history
 from tests.support.driver import GROUP, Driver, group_rules
@@ -291,3 +294,45 @@ def test_declaring_a_region_reads_no_region_of_other_groups(database_url: str) -
             _apart(driver.store, spec, {GroupId(group.group_id) for group in spec.groups}, FakeCluster().clusters) == {}
         )
     assert len([text for text in run if "kcr.region" in text]) == 1
+
+
+def test_three_and_thirty_regions_are_listed_by_as_many_statements(database_url: str) -> None:
+    taken: list[int] = []
+    listed: tuple[RegionSummary, ...] = ()
+    with ExitStack() as stack:
+        drivers: list[Driver] = []
+        for count in (3, 30):
+            for number in range(len(drivers), count):
+                group = GroupId("g" if number == 0 else f"g{number}")
+                spec = SPEC.replace("flights", f"r{number:02}").replace("group_id: g", f"group_id: {group}")
+                drivers.append(stack.enter_context(live_region(database_url, spec)))
+                if number % 2 == 0:
+                    drivers[-1].store.add_lag(drivers[-1].name, standing_still(drivers[-1], group))
+            if count > 3:  # its group is the driver's own
+                drivers[0].up()
+                checkpoints_of_ten(drivers[0], 2)
+            store = drivers[0].store
+            with statements() as run:
+                listed = api.regions(store)
+            taken.append(len(run))
+            assert [seen(one) for one in listed] == [
+                seen(RegionSummary.of(*read_for_people(store, driver.name))) for driver in drivers
+            ]
+    # The regions as of one moment, what was contributed to their restore points, the samples of their lag, and older
+    # ones of those that stand still.
+    assert taken == [4, 4]
+    assert listed[0].lag == 93
+
+
+def standing_still(driver: Driver, group: GroupId) -> list[LagSample]:
+    """Return samples of a group that has read nothing of one partition for most of an hour."""
+    point = LagPoint(end=Offset(100), position=Offset(7), committed=Offset(7))
+    _, now = driver.store.read(driver.name)
+    ago = (now - timedelta(minutes=minutes) for minutes in (40, 9, 0))
+    points = {GroupPartition(group, TopicName("t"), 0): point}
+    return [LagSample(group=group, at=at, epoch=Epoch(1), points=points) for at in ago]
+
+
+def seen(one: RegionSummary) -> tuple[object, ...]:
+    """Return what does not change with the clock."""
+    return one.region, one.state, one.last_complete, one.alive, one.lag, one.lag_finding.verdict, one.liveness.verdict

@@ -9,8 +9,16 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.region.lag import LagPoint, LagSample, SampleKey, surplus
-from airflow_kcr.protocol.values import GroupPartition
+from airflow_kcr.protocol.region.lag import (
+    RECENT,
+    WINDOW,
+    LagPoint,
+    LagSample,
+    SampleKey,
+    stands_still,
+    surplus,
+)
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition
 from airflow_kcr.store.codec import from_json
 from airflow_kcr.store.postgres.session import Session
 from airflow_kcr.store.postgres.statements import load
@@ -38,7 +46,22 @@ def add(session: Session, samples: Collection[LagSample], now: datetime) -> None
 
 def since(session: Session, instant: datetime) -> tuple[LagSample, ...]:
     """Return the samples after an instant, oldest first."""
-    return tuple(
-        LagSample(group=group, at=at, epoch=epoch, points=from_json(json.loads(zlib.decompress(body)), _POINTS))
-        for group, at, epoch, body in session.rows(SQL["since"], since=instant)
-    )
+    return tuple(_sample(*row) for row in session.rows(SQL["since"], since=instant))
+
+
+def recent(session: Session, regions: Collection[int], now: datetime) -> dict[int, tuple[LagSample, ...]]:
+    """Return what `RegionStore.recent_lag` does, of several regions; two statements for all."""
+    found = since_of(session, regions, now - WINDOW)
+    return found | since_of(session, [region for region in regions if stands_still(found[region])], now - RECENT)
+
+
+def since_of(session: Session, regions: Collection[int], instant: datetime) -> dict[int, tuple[LagSample, ...]]:
+    """Return the samples of several regions after an instant, by their ids, oldest first; one statement for all."""
+    found: dict[int, list[LagSample]] = {region: [] for region in regions}
+    for region, *row in session.rows(SQL["since_of"], regions=list(regions), since=instant) if regions else ():
+        found[region].append(_sample(*row))
+    return {region: tuple(samples) for region, samples in found.items()}
+
+
+def _sample(group: GroupId, at: datetime, epoch: Epoch, body: bytes) -> LagSample:
+    return LagSample(group=group, at=at, epoch=epoch, points=from_json(json.loads(zlib.decompress(body)), _POINTS))

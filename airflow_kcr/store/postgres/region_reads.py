@@ -19,6 +19,7 @@ from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     Claim,
     Committed,
+    Contribution,
 )
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
@@ -98,6 +99,19 @@ def region_of(session: Session, name: RegionName, row: Found) -> Region:
         else {open_checkpoint: frozenset(GroupPartition(g, t, p) for g, t, p in row_layout.scattered(frozen))},
         seek_maps=_seek_maps(region, seeks),
     )
+
+
+def without_skips(row: Found) -> Found:
+    """Return a row of `regions` as if no record were skipped: those would be a statement more for each region."""
+    return (*row[: _HEAD - 1], False, *row[_HEAD:])
+
+
+def contributed(session: Session) -> dict[int, dict[tuple[CheckpointNumber, MemberId], Contribution]]:
+    """Return what was contributed to the restore points of all regions, by the regions' ids."""
+    return {
+        region_id: {(sequence, member): part for member, part in layouts.contributions_from(found).items()}
+        for region_id, sequence, found in session.rows(SQL["contributed"])
+    }
 
 
 def worked_at(row: Found) -> datetime | None:

@@ -25,13 +25,13 @@ clock_timestamp(), r.id, {region}, EXISTS (SELECT FROM kcr.skip s WHERE s.region
 (SELECT json_agg({reset}) FROM kcr.reset t
  WHERE t.region_id = r.id AND t.epoch = ANY (ARRAY[r.epoch, r.restore_point_epoch]))
 
--- name: region
+-- part: whole
 -- With what there is a row of for each partition: claims, beginnings, the boundaries in question, the restore point's
 -- map and its read-back, what the open checkpoint froze, and the seek maps that are at work; with the contributions to
 -- the open checkpoint, the batches that run, and when the batch that was started last began, or ended. The running
 -- batches come in no order: asked for one, a planner without statistics walks the whole ledger in the order of its
 -- index.
-SELECT {head}, {wide}, claim.*, initial_offset.*, boundary_offset.*, checkpoint_offset.*, read_back.*,
+{head}, {wide}, claim.*, initial_offset.*, boundary_offset.*, checkpoint_offset.*, read_back.*,
     checkpoint_partition.*, seek_offset.*,
     (SELECT {contributions} FROM kcr.contribution k
      WHERE k.region_id = r.id AND k.sequence = r.open_checkpoint),
@@ -63,7 +63,20 @@ CROSS JOIN LATERAL (
     SELECT {seeks} FROM kcr.seek_offset t WHERE t.region_id = r.id AND t.epoch = ANY (
         ARRAY[r.restore_point_epoch, CASE WHEN r.state IN ({reset_states}) THEN r.epoch END])
 ) seek_offset
+
+-- name: region
+SELECT {whole}
 WHERE r.name = :name
+
+-- name: regions
+SELECT r.name, {whole}
+ORDER BY r.name COLLATE "C"
+
+-- name: contributed
+-- What was contributed to the restore points of all regions, which verdicts ask for.
+SELECT r.id, r.restore_point,
+    (SELECT {contributions} FROM kcr.contribution k WHERE k.region_id = r.id AND k.sequence = r.restore_point)
+FROM kcr.region r WHERE r.restore_point IS NOT NULL AND r.restore_point_epoch IS NULL
 
 -- name: skips
 -- The records to step over, by partition.
