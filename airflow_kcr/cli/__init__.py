@@ -47,6 +47,7 @@ app.command()(lag.lag)
 app.command()(export.export)
 app.command()(history.events)
 app.command()(history.verify)
+app.command()(history.report)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,9 +1,10 @@
-"""`kcr events`, `verify` and `ledger`: a region's history, and checking it."""
+"""`kcr events`, `report`, `verify` and `ledger`: a region's history, and checking it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,7 +12,8 @@ import typer
 from airflow_kcr.cli.endings import reported
 from airflow_kcr.cli.inputs import region_of
 from airflow_kcr.cli.options import Name, Output, Url
-from airflow_kcr.cli.results import OutputFormat, Result, chosen, csv_line, listed, show, show_line
+from airflow_kcr.cli.results import OutputFormat, Result, chosen, csv_line, listed, note, show, show_line
+from airflow_kcr.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_kcr.api import RecordView, Region
@@ -96,6 +98,36 @@ def _row(event: Event) -> dict[str, object]:
     from airflow_kcr.api.ledger import brief, event_to_json
 
     return {**event_to_json(event), "what": brief(event, _BRIEF)}
+
+
+@reported
+def report(
+    name: Name,
+    store: Url,
+    html: Annotated[Path, typer.Option(help="Write the page to this file; - is standard output.", show_default=False)],
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=1, help="Show the last N checkpoints, resets and events of each.")
+    ] = 200,
+) -> None:
+    """Write a region's verdict and past as one self-contained page, for a post-mortem.
+
+    It has the checkpoints over time, the resets with who asked and why, how long checkpoints took by phase, the lag and
+    the events. It loads nothing from elsewhere. Kafka is not asked.
+
+    Example: kcr report flights --html flights.html
+    """
+    from airflow_kcr.api.report import report as page
+
+    with region_of(name, store) as region:
+        text = page(region, last)
+    if str(html) == "-":
+        typer.echo(text, nl=False)
+        return
+    try:
+        html.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--html: {html} can't be written: {error.strerror}") from None
+    note(f"wrote {html}")
 
 
 @reported

@@ -42,6 +42,7 @@ WITHOUT_OPERATOR: Mapping[str, str] = {
     "lag": _READS,
     "export": _MACHINE,
     "events": _READS,
+    "report": _READS,
     "checkpoint list": _READS,
     "checkpoint show": _READS,
     "checkpoint context": _READS,
