@@ -28,7 +28,7 @@ from airflow_kcr.api.ledger import event_to_json
 from airflow_kcr.api.partitions import CommitFinding
 from airflow_kcr.api.regions import look, regions
 from airflow_kcr.api.validation import CHECK, validate
-from airflow_kcr.api.views import RegionSummary, document_of
+from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView, document_of
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -195,6 +195,26 @@ def _answer(**facts: object) -> JSONResponse:
     return JSONResponse(document_of(facts), headers=HEADERS)
 
 
+_OF_REGION: Final = tuple(name for name in RegionView.shown.data if name not in {"unowned", "absent"})
+_OF_GROUP: Final = tuple(name for name in GroupView.shown.data if name != "members")
+_OF_MEMBER: Final = tuple(name for name in MemberView.shown.data if name != "partitions")
+
+
+def _brief(view: RegionView) -> dict[str, object]:
+    """Return a region without the names of its partitions, of which there may be thousands: those have a page."""
+    groups = [
+        GroupView.shown.document(group, _OF_GROUP)
+        | {
+            "members": [
+                MemberView.shown.document(one, _OF_MEMBER) | {"partition_count": len(one.partitions)}
+                for one in group.members
+            ]
+        }
+        for group in view.groups
+    ]
+    return RegionView.shown.document(view, _OF_REGION) | {"groups": groups}
+
+
 REGION: Final = "/api/stores/{store}/regions/{region}"
 
 
@@ -267,7 +287,7 @@ def _shown(stores: Stores) -> APIRouter:
         dags = may.of_dags(read_owners(), store, region)
         return _answer(
             now=now,
-            region=view,
+            region=_brief(view),
             summary=RegionSummary.shown.document(view),
             counter=row.counter,
             may_change=change.has(store, region),
@@ -376,7 +396,7 @@ def _changes(stores: Stores) -> APIRouter:
         name, epoch = region_name(region), Epoch(asked.epoch)
         with stores.opened(store) as opened:
             opened.handle(name, InEpoch(epoch=epoch, command=command))
-            return _answer(region=shown_region(*look(opened, name)))
+            return _answer(region=_brief(shown_region(*look(opened, name))))
 
     @routes.post("/checkpoints")
     def drain(store: str, region: str, asked: Asked, user: GetUserDep) -> JSONResponse:

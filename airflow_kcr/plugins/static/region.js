@@ -109,7 +109,7 @@ function Overview({ store, read, now }) {
         { name: "Member", cell: (/** @type {any} */ one) => one.member_id },
         { name: "State", cell: (/** @type {any} */ one) => (one.alive ? one.state : "absent: no lease") },
         { name: "Batch in flight", cell: (/** @type {any} */ one) => h(Time, { at: one.batch_since, now }), wide: true },
-        { name: "Partitions", right: true, cell: (/** @type {any} */ one) => number(one.partitions.length) },
+        { name: "Partitions", right: true, cell: (/** @type {any} */ one) => number(one.partition_count) },
         { name: "Process", cell: (/** @type {any} */ one) => one.label, wide: true },
         { name: "Version", cell: (/** @type {any} */ one) => one.version, wide: true },
         { name: "Incarnation", right: true, wide: true, cell: (/** @type {any} */ one) => number(one.incarnation) },

@@ -8,6 +8,9 @@ import { Age, Condition, Notice, Pending, Rows, condition, number } from "./show
 /** Seconds between two readings of the whole list. */
 const PACE = 10;
 
+/** How many regions are drawn before the user asks for more. */
+const FIRST = 100;
+
 /** @type {Record<string, (row: any) => string | number>} */
 const KEYS = {
   region: (row) => row.region,
@@ -52,6 +55,7 @@ export function Regions() {
 
 /** @param {{rows: any[], text: string, by: string, sort: (name: string) => void, now: string, hasSeveral: boolean}} props */
 function List({ rows, text, by, sort, now, hasSeveral }) {
+  const [limit, setLimit] = React.useState(FIRST);
   const wanted = text.toLowerCase();
   const has = (/** @type {any} */ row) =>
     [row.region, row.store, condition(row)[0], ...row.dags].some((one) => one.toLowerCase().includes(wanted));
@@ -81,12 +85,15 @@ function List({ rows, text, by, sort, now, hasSeveral }) {
     { name: "epoch", head: head("epoch", "Epoch"), right: true, wide: true, cell: (row) => number(row.epoch) },
     { name: "dags", head: "DAGs", wide: true, cell: (row) => h(Dags, { ids: row.dags }) },
   ];
-  return h(Rows, {
-    label: "Regions", columns, rows: rows.filter(has).sort(compare), id: (row) => `${row.store} ${row.region}`,
+  const found = rows.filter(has).sort(compare);
+  return h(React.Fragment, null, h(Rows, {
+    label: "Regions", columns, rows: found.slice(0, limit), id: (row) => `${row.store} ${row.region}`,
     empty: rows.length
       ? `No region matches ${text}.`
       : "There is no region yet. `kcr region apply`, or KcrApplyRegionOperator in a DAG, makes one from its spec.",
-  });
+  }), found.length > limit && h(UI.Flex, { mt: 3, gap: 3, align: "center" },
+    h("span", null, `${number(limit)} of ${number(found.length)}`),
+    h(UI.Button, { size: "xs", variant: "outline", onClick: () => setLimit(limit + 10 * FIRST) }, "Show more")));
 }
 
 /** @param {{ids: string[]}} props */

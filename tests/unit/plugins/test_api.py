@@ -60,6 +60,13 @@ def busy(driver: Driver) -> None:
     driver.checkpoint("two")
 
 
+def without_partitions(region: dict[str, Any]) -> dict[str, Any]:
+    """Return the document of a region as a page needs it, however many partitions there are."""
+    for member in (member for group in region["groups"] for member in group["members"]):
+        member["partition_count"] = len(member.pop("partitions"))
+    return {name: value for name, value in region.items() if name not in {"unowned", "absent"}}
+
+
 def test_what_is_read_is_what_the_commands_print(database_url: str, editor: TestClient, driver: Driver) -> None:
     busy(driver)
     (store,) = editor.get("/api/regions").json()["stores"]
@@ -67,7 +74,7 @@ def test_what_is_read_is_what_the_commands_print(database_url: str, editor: Test
     assert row.pop("dags") == ["flights_checkpoint"]
     assert [row] == printed(database_url, "region", "list")
     shown = editor.get(FLIGHTS).json()
-    assert shown["region"] == printed(database_url, "region", "show", "flights")
+    assert shown["region"] == without_partitions(printed(database_url, "region", "show", "flights"))
     assert shown["dags"] == ["flights_checkpoint"]
     assert shown["may_change"]
     checkpoints = editor.get(f"{FLIGHTS}/checkpoints").json()["checkpoints"]
