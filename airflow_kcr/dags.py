@@ -240,7 +240,7 @@ def watch_dag(
     notifiers: Sequence[BaseNotifier] | BaseNotifier,
     start_date: datetime,
     kcr_conn_id: str = "kcr_default",
-    watch: Mapping[str, object] | None = None,
+    watch: Mapping[str, Any] | None = None,
     dag_args: Mapping[str, object] | None = None,
 ) -> DAG:
     """Return the DAG that watches a region and notifies people of its incidents: `REGION_watch`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from airflow.sdk.observability.stats import Stats
+from airflow.providers.common.compat.sdk import Stats
 
 if TYPE_CHECKING:
     from airflow_kcr.protocol.region.rows import Checkpoint

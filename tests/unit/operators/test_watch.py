@@ -72,7 +72,7 @@ def looked(operator: KcrWatchOperator, context: Context | None = None) -> TaskDe
 
 def wanted(waits: TaskDeferred) -> Any:  # noqa: ANN401
     """What a waiting task waits for, as Airflow hands it to a triggerer."""
-    return waiting_for_from_json(json.loads(json.dumps(waits.trigger.serialize()[1]["waiting_for"])))  # type: ignore[union-attr]
+    return waiting_for_from_json(json.loads(json.dumps(waits.trigger.serialize()[1]["waiting_for"])))
 
 
 def reasons(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -169,7 +169,7 @@ class connect_probes:
 
 def test_a_run_ends_when_it_has_watched_for_as_long_as_it_is_to(driver: Driver) -> None:
     waits = looked(watch(Pager(), watch_for=timedelta(hours=2)))
-    assert timedelta(hours=1, minutes=59) < timedelta(seconds=waits.trigger.deadline) <= timedelta(hours=2)  # type: ignore[union-attr]
+    assert timedelta(hours=1, minutes=59) < timedelta(seconds=waits.trigger.deadline) <= timedelta(hours=2)
     began = parse_instant(str((waits.kwargs or {})["began"]))
     assert datetime.now(UTC) - began < timedelta(minutes=1)
     pager = Pager()
@@ -199,12 +199,12 @@ def test_a_notifier_that_fails_is_a_line_and_the_others_are_called(
 def test_if_all_fail_it_is_tried_again_after_a_minute(driver: Driver) -> None:
     driver.find_stranger()
     waits = looked(watch(Broken()))
-    assert 0 < waits.trigger.deadline <= AGAIN.total_seconds()  # type: ignore[union-attr]
+    assert 0 < waits.trigger.deadline <= AGAIN.total_seconds()
     pager = Pager()
     with pytest.raises(TaskDeferred) as again:
         resumed(watch(pager), waits, event=TIMED_OUT)
     assert len(pager.said) == 1
-    assert again.value.trigger.deadline > AGAIN.total_seconds()  # type: ignore[union-attr]
+    assert again.value.trigger.deadline > AGAIN.total_seconds()
 
 
 def test_a_store_that_is_away_is_a_line_and_the_watch_goes_on(
