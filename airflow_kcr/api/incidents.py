@@ -46,7 +46,7 @@ def look(store: RegionStore, name: RegionName, watcher: str, tolerance: Toleranc
     """
     region, now = store.read(name)
     found = incidents_of(store, region, now, tolerance)
-    notices = store.remember(name, watcher, lambda memory, at: incidents.take(memory, found, at))
+    notices = store.remember(name, watcher, lambda memory, at: incidents.take(memory, found, now, at))
     return Look(region=region, incidents=found, notices=notices)
 
 

@@ -66,7 +66,7 @@ def test_of_several_processes_that_look_at_once_one_notifies_people(drive: Drive
 
     def observe() -> None:
         begin.wait()
-        taken.append(driver.store.remember(driver.name, "w", lambda memory, now: take(memory, [incident], now)))
+        taken.append(driver.store.remember(driver.name, "w", lambda memory, now: take(memory, [incident], now, now)))
 
     threads = [threading.Thread(target=observe) for _ in range(8)]
     for thread in threads:

@@ -199,17 +199,26 @@ class Memory:
     since: datetime
     """When it first looked: of a reset before that, people are not notified."""
 
+    looked_at: datetime | None = None
+    """When the region was read for the newest look."""
+
     notices: tuple[Notice, ...] = ()
 
 
-def take(memory: Memory, found: Collection[Incident], now: datetime) -> tuple[Memory, tuple[Notice, ...]]:
+def take(
+    memory: Memory, found: Collection[Incident], looked_at: datetime, now: datetime
+) -> tuple[Memory, tuple[Notice, ...]]:
     """Return the memory after a look, and the notices that this caller is to send, which it has claimed.
 
     Args:
         memory: as stored.
-        found: the incidents of the region, as they are.
+        found: the incidents of the region, as they were when it was read.
+        looked_at: when that was, by the store's clock. Another process may have looked since; then this look is of no
+            use: what it found may be over, and people were notified of that.
         now: the store's clock.
     """
+    if memory.looked_at is not None and looked_at < memory.looked_at:
+        return memory, ()
     present = {incident.key: incident for incident in found}
     known = {notice.incident.key: notice for notice in memory.notices}
     for key, incident in present.items():
@@ -225,7 +234,7 @@ def take(memory: Memory, found: Collection[Incident], now: datetime) -> tuple[Me
             current = replace(current, claimed_until=now + CLAIM)
             claimed.append(current)
         kept += [] if current is None else [current]
-    return replace(memory, notices=tuple(kept)), tuple(claimed)
+    return replace(memory, looked_at=looked_at, notices=tuple(kept)), tuple(claimed)
 
 
 def _looked_at(notice: Notice, is_present: bool, now: datetime) -> Notice | None:

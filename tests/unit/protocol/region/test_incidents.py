@@ -202,16 +202,29 @@ def test_a_reset_of_a_person_is_notified_once_and_has_no_end() -> None:
 # Once
 
 
+def at(memory: Memory, found: list[Incident], now: datetime) -> tuple[Memory, tuple[Notice, ...]]:
+    """What a look takes that reads the region and the memory at one moment."""
+    return take(memory, found, now, now)
+
+
 def test_a_second_look_finds_what_is_claimed_and_leaves_it() -> None:
-    first, claimed = take(Memory(since=BEGINNING), [HALTED], BEGINNING)
+    first, claimed = at(Memory(since=BEGINNING), [HALTED], BEGINNING)
     assert [notice.incident for notice in claimed] == [HALTED]
-    assert take(first, [HALTED], BEGINNING + CLAIM / 2) == (first, ())
-    assert take(first, [], BEGINNING + CLAIM / 2) == (first, ())
+    half = BEGINNING + CLAIM / 2
+    assert at(first, [HALTED], half) == (replace(first, looked_at=half), ())
+    assert at(first, [], half) == (replace(first, looked_at=half), ())
+
+
+def test_a_look_that_another_has_overtaken_says_nothing_of_what_is_over_meanwhile() -> None:
+    known = Memory(since=BEGINNING, notices=(Notice(incident=HALTED, is_sent=True),))
+    over, claimed = at(known, [], BEGINNING + HOUR)
+    after = settle(over, {notice.incident.key: True for notice in claimed})
+    assert take(after, [HALTED], BEGINNING, BEGINNING + HOUR) == (after, ())
 
 
 def test_a_claim_that_ran_out_is_taken_over() -> None:
-    first, _ = take(Memory(since=BEGINNING), [HALTED], BEGINNING)
-    assert len(take(first, [HALTED], BEGINNING + CLAIM)[1]) == 1
+    first, _ = at(Memory(since=BEGINNING), [HALTED], BEGINNING)
+    assert len(at(first, [HALTED], BEGINNING + CLAIM)[1]) == 1
 
 
 def test_what_could_not_be_sent_is_sent_by_the_next_look() -> None:
@@ -223,25 +236,25 @@ def test_what_could_not_be_sent_is_sent_by_the_next_look() -> None:
 
 
 def test_of_what_is_over_before_it_was_sent_people_hear_nothing() -> None:
-    first, claimed = take(Memory(since=BEGINNING), [HALTED], BEGINNING)
+    first, claimed = at(Memory(since=BEGINNING), [HALTED], BEGINNING)
     failed = settle(first, {notice.incident.key: False for notice in claimed})
-    assert take(failed, [], BEGINNING) == (Memory(since=BEGINNING), ())
+    assert at(failed, [], BEGINNING) == (Memory(since=BEGINNING, looked_at=BEGINNING), ())
 
 
 def test_an_end_that_could_not_be_sent_is_sent_later_with_its_time() -> None:
     known = Memory(since=BEGINNING, notices=(Notice(incident=HALTED, is_sent=True),))
-    over, claimed = take(known, [], BEGINNING + HOUR)
+    over, claimed = at(known, [], BEGINNING + HOUR)
     failed = settle(over, {notice.incident.key: False for notice in claimed})
-    again, (notice,) = take(failed, [], BEGINNING + 2 * HOUR)
+    again, (notice,) = at(failed, [], BEGINNING + 2 * HOUR)
     assert notice.over_at == BEGINNING + HOUR
     assert settle(again, {HALTED.key: True}).notices == ()
 
 
 def test_an_incident_that_is_back_before_people_heard_of_its_end_goes_on() -> None:
     known = Memory(since=BEGINNING, notices=(Notice(incident=HALTED, is_sent=True),))
-    over, _ = take(known, [], BEGINNING)
-    back, claimed = take(settle(over, {HALTED.key: False}), [HALTED], BEGINNING + HOUR)
-    assert (back, claimed) == (known, ())
+    over, _ = at(known, [], BEGINNING)
+    back, claimed = at(settle(over, {HALTED.key: False}), [HALTED], BEGINNING + HOUR)
+    assert (back.notices, claimed) == (known.notices, ())
 
 
 def test_each_watcher_notifies_its_own_people() -> None:
