@@ -8,7 +8,7 @@ from datetime import datetime
 
 from airflow_kcr.api.checkpoints import reach_of
 from airflow_kcr.protocol.region import incidents, lag, liveness
-from airflow_kcr.protocol.region.incidents import Incident, IncidentKey, Memory, Notice, Tolerance
+from airflow_kcr.protocol.region.incidents import Incident, IncidentKey, IncidentNotice, Tolerance, WatcherMemory
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.regions import RegionStore
@@ -20,7 +20,7 @@ class Look:
 
     region: Region
     incidents: tuple[Incident, ...]
-    notices: tuple[Notice, ...]
+    notices: tuple[IncidentNotice, ...]
     """What this caller is to notify people of, and no other for now."""
 
 
@@ -62,7 +62,7 @@ def settle(store: RegionStore, name: RegionName, watcher: str, sent: Mapping[Inc
         StoreError: the store is away; people are notified again once the claim is over.
     """
 
-    def rule(memory: Memory, _: datetime) -> tuple[Memory, bool]:
+    def rule(memory: WatcherMemory, _: datetime) -> tuple[WatcherMemory, bool]:
         after = incidents.settle(memory, sent)
         return after, all(notice.is_sent and notice.over_at is None for notice in after.notices)
 

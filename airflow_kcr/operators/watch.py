@@ -18,7 +18,7 @@ from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, WaitingTask
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
 
-    from airflow_kcr.protocol.region.incidents import Notice
+    from airflow_kcr.protocol.region.incidents import IncidentNotice
     from airflow_kcr.protocol.region.state import Region
 
 AGAIN: Final = timedelta(minutes=1)
@@ -130,7 +130,7 @@ class KcrWatchOperator(WaitingTask, RegionOperator):
             sent = {notice.incident.key: self._send(context, found.region, notice) for notice in found.notices}
             return names(found.incidents), settle(store, region, watcher, sent)
 
-    def _send(self, context: Context, region: Region, notice: Notice) -> bool:
+    def _send(self, context: Context, region: Region, notice: IncidentNotice) -> bool:
         """Return whether a notifier has notified people."""
         from airflow_kcr.protocol.region.incidents import IncidentKind
 

@@ -29,7 +29,7 @@ from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region import batches, claims, commands, decisions, lifecycle, lost_logs
 from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.events import PARTS, Event
-from airflow_kcr.protocol.region.incidents import Memory
+from airflow_kcr.protocol.region.incidents import WatcherMemory
 from airflow_kcr.protocol.region.lag import RECENT, WINDOW, LagSample, stands_still
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import Batch, Outcome
@@ -548,7 +548,7 @@ class RegionStore:
     # Of what people were notified: no part of what it decides either
 
     def remember(
-        self, name: values.RegionName, watcher: str, rule: Callable[[Memory, datetime], tuple[Memory, A]]
+        self, name: values.RegionName, watcher: str, rule: Callable[[WatcherMemory, datetime], tuple[WatcherMemory, A]]
     ) -> A:
         """Run a rule on what a watcher of a region remembers, and store what it returns; one caller after the other.
 

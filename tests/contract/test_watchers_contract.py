@@ -11,8 +11,8 @@ from airflow_kcr.protocol.region.incidents import (
     Incident,
     IncidentKey,
     IncidentKind,
-    Memory,
-    Notice,
+    IncidentNotice,
+    WatcherMemory,
     take,
 )
 from airflow_kcr.protocol.values import RegionName
@@ -20,8 +20,8 @@ from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 
 
-def kept(driver: Driver, watcher: str = "w") -> Memory:
-    found: Memory = driver.store.remember(driver.name, watcher, lambda memory, _: (memory, memory))
+def kept(driver: Driver, watcher: str = "w") -> WatcherMemory:
+    found: WatcherMemory = driver.store.remember(driver.name, watcher, lambda memory, _: (memory, memory))
     return found
 
 
@@ -30,10 +30,10 @@ def test_a_memory_is_read_back_as_it_was_by_its_watcher_alone(drive: Drive) -> N
     driver.up()
     now = driver.store.read(driver.name)[1]
     key = IncidentKey(IncidentKind.MEMBER_MISSING, 'g \N{SNOWMAN} " \\')
-    notice = Notice(
+    notice = IncidentNotice(
         incident=Incident(key=key, what="g[0] is\nnot there", since=now), is_sent=True, over_at=now, claimed_until=now
     )
-    memory = Memory(since=now, notices=(notice,))
+    memory = WatcherMemory(since=now, notices=(notice,))
     driver.store.remember(driver.name, "w", lambda *_: (memory, None))
     assert kept(driver) == memory
     assert kept(driver, "other").notices == ()

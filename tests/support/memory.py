@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region import lost_logs
 from airflow_kcr.protocol.region.archive import ResetPage
 from airflow_kcr.protocol.region.commands import EventMark, Heartbeat
 from airflow_kcr.protocol.region.events import Event, MemberRegistered
-from airflow_kcr.protocol.region.incidents import Memory
+from airflow_kcr.protocol.region.incidents import WatcherMemory
 from airflow_kcr.protocol.region.lag import LagSample, SampleKey, surplus
 from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome, RegionState
@@ -74,7 +74,7 @@ class MemoryTransactions(RegionStore):
         self._starts: dict[RegionName, list[HistoryStart]] = {}
         self._places: dict[RegionName, frozenset[SinkPlace]] = {}
         self._lag: dict[RegionName, dict[SampleKey, LagSample]] = {}
-        self._memories: dict[RegionName, dict[str, Memory]] = {}
+        self._memories: dict[RegionName, dict[str, WatcherMemory]] = {}
         self._event_positions: dict[RegionName, dict[str, EventNumber]] = {}
 
     def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
@@ -220,11 +220,13 @@ class MemoryTransactions(RegionStore):
         self._region(name)
         return tuple(sorted((s for s in self._lag[name].values() if s.at > instant), key=lambda s: (s.at, s.group)))
 
-    def remember(self, name: RegionName, watcher: str, rule: Callable[[Memory, datetime], tuple[Memory, A]]) -> A:
+    def remember(
+        self, name: RegionName, watcher: str, rule: Callable[[WatcherMemory, datetime], tuple[WatcherMemory, A]]
+    ) -> A:
         self._region(name)
         now = self._clock()
         known = self._memories[name]
-        known[watcher], answer = rule(known.get(watcher, Memory(since=now)), now)
+        known[watcher], answer = rule(known.get(watcher, WatcherMemory(since=now)), now)
         return answer
 
     def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:

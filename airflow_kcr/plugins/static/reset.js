@@ -37,8 +37,11 @@ function asked(given, kind) {
   return { target, value, groups, topics, forward, allow_partial, forced };
 }
 
-/** @param {{store: string, read: any, first?: {target: string, value: string}, label?: string}} props */
-export function Reset({ store, read, first, label = "Reset …" }) {
+/**
+ * A button that opens the drawer of a reset. Where it is no longer offered, an open drawer stays: it may be what has undone that.
+ * @param {{store: string, read: any, first?: {target: string, value: string}, label?: string, isOffered?: boolean}} props
+ */
+export function Reset({ store, read, first, label = "Reset …", isOffered = true }) {
   const [isOpen, setIsOpen] = React.useState(false);
   const { may_change, reset_dags } = read.data;
   if (!may_change || !reset_dags.length) return null;
@@ -47,7 +50,7 @@ export function Reset({ store, read, first, label = "Reset …" }) {
     { open: isOpen, onOpenChange: (/** @type {any} */ change) => setIsOpen(change.open), size: { base: "full", md: "lg" },
       // With a target, only the reason is missing.
       ...(first ? { initialFocusEl: () => document.querySelector("form input[name=reason]") } : {}) },
-    h(UI.Drawer.Trigger, { asChild: true }, h(UI.Button, { size: "sm", variant: "outline", colorPalette: "brand" }, label)),
+    isOffered && h(UI.Drawer.Trigger, { asChild: true }, h(UI.Button, { size: "sm", variant: "outline", colorPalette: "brand" }, label)),
     h(UI.Portal, null, h(UI.Drawer.Backdrop), h(UI.Drawer.Positioner, null, h(UI.Drawer.Content, null,
       isOpen && h(Form, { store, read, first, close: () => setIsOpen(false) })))),
   );

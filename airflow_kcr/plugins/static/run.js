@@ -37,9 +37,9 @@ function OfRegion({ store, region, sequence, dagId, runId }) {
     h(Pending, { ...read, what: `region ${region}` }),
     path ? h(Pending, { data, problem, what: `checkpoint ${sequence}` }) : h(UI.Text, null, "This run has no checkpoint yet."),
     data && h(Context, { at, of: data.context, total: data.total }),
-    data && read.data && data.context.undone_by === null && h(UI.Flex, { gap: 2, mt: 3, wrap: "wrap" },
-      h(Reset, { store, read, label: "Go back to before this run …", first: before(data.context.previous) }),
-      h(Recompute, { store, read, sequence: data.context.sequence, runs: [{ dag_id: dagId, run_id: runId }], label: "Recompute this run …" })));
+    data && read.data && h(UI.Flex, { gap: 2, mt: 3, wrap: "wrap" },
+      h(Reset, { store, read, label: "Go back to before this run …", first: before(data.context.previous), isOffered: data.context.undone_by === null }),
+      data.context.undone_by === null && h(Recompute, { store, read, sequence: data.context.sequence, runs: [{ dag_id: dagId, run_id: runId }], label: "Recompute this run …" })));
 }
 
 /** @param {any} previous */

@@ -169,12 +169,12 @@ def _reset(region: Region) -> Iterator[Incident]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class IncidentNotice:
     """What people are to be notified of, or were."""
 
     incident: Incident
     is_sent: bool = False
-    """Whether people know that it has begun."""
+    """Whether people know that it has started."""
 
     over_at: datetime | None = None
     """When it was found to be over, by the store's clock, of which people are to be notified."""
@@ -193,7 +193,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class WatcherMemory:
     """What a watcher has notified people of, as the store keeps it."""
 
     since: datetime
@@ -202,12 +202,12 @@ class Memory:
     looked_at: datetime | None = None
     """When the region was read for the newest look."""
 
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[IncidentNotice, ...] = ()
 
 
 def take(
-    memory: Memory, found: Collection[Incident], looked_at: datetime, now: datetime
-) -> tuple[Memory, tuple[Notice, ...]]:
+    memory: WatcherMemory, found: Collection[Incident], looked_at: datetime, now: datetime
+) -> tuple[WatcherMemory, tuple[IncidentNotice, ...]]:
     """Return the memory after a look, and the notices that this caller is to send, which it has claimed.
 
     Args:
@@ -223,7 +223,7 @@ def take(
     known = {notice.incident.key: notice for notice in memory.notices}
     for key, incident in present.items():
         if key not in known and (key.kind is not IncidentKind.RESET or (incident.since or now) > memory.since):
-            known[key] = Notice(incident=incident)
+            known[key] = IncidentNotice(incident=incident)
     kept, claimed = [], []
     for key, notice in known.items():
         if notice.claimed_until is not None and notice.claimed_until > now:
@@ -237,7 +237,7 @@ def take(
     return replace(memory, looked_at=looked_at, notices=tuple(kept)), tuple(claimed)
 
 
-def _looked_at(notice: Notice, is_present: bool, now: datetime) -> Notice | None:
+def _looked_at(notice: IncidentNotice, is_present: bool, now: datetime) -> IncidentNotice | None:
     """Return a notice as it is now; None: there is nothing more to say."""
     if is_present:
         return replace(notice, over_at=None, claimed_until=None)
@@ -246,7 +246,7 @@ def _looked_at(notice: Notice, is_present: bool, now: datetime) -> Notice | None
     return replace(notice, over_at=notice.over_at or now, claimed_until=None)
 
 
-def settle(memory: Memory, sent: Mapping[IncidentKey, bool]) -> Memory:
+def settle(memory: WatcherMemory, sent: Mapping[IncidentKey, bool]) -> WatcherMemory:
     """Return the memory after a caller has sent the notices that it had claimed.
 
     Args:

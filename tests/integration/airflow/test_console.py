@@ -440,7 +440,7 @@ def test_a_recomputation_is_shown_first_and_requested_with_a_reason_from_a_dag_t
     editor.takes_picture("console-recompute")
     assert not editor.one("button[data-verb=recompute]").is_enabled()
     confirmed(editor, "recompute", reason="wrong rates")
-    editor.reads("Requested: manual__")
+    editor.reads("Requested:", "manual__")
     known = console.airflow.known
     with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
         (run,) = client.request("GET", "dags/flights_recompute/dagRuns")["dag_runs"]

@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr import store
 from airflow_kcr.protocol.region import archive as past
 from airflow_kcr.store import regions, schema_upgrade
-from airflow_kcr.store.postgres import archive, history, lag, leases, ledger, region_reads
+from airflow_kcr.store.postgres import archive, history, lag, leases, ledger, region_reads, watchers
 from airflow_kcr.store.postgres.statements import Statement
 
 ROOM = Path(store.__file__).parent
@@ -24,6 +24,7 @@ SUBJECTS = {
     "region": region_reads.SQL,
     "regions": regions.SQL,
     "upgrade": schema_upgrade.SQL,
+    "watchers": watchers.SQL,
 }
 
 

@@ -15,9 +15,9 @@ from airflow_kcr.protocol.region.incidents import (
     Incident,
     IncidentKey,
     IncidentKind,
-    Memory,
-    Notice,
+    IncidentNotice,
     Tolerance,
+    WatcherMemory,
     settle,
     take,
 )
@@ -202,13 +202,13 @@ def test_a_reset_of_a_person_is_notified_once_and_has_no_end() -> None:
 # Once
 
 
-def at(memory: Memory, found: list[Incident], now: datetime) -> tuple[Memory, tuple[Notice, ...]]:
+def at(memory: WatcherMemory, found: list[Incident], now: datetime) -> tuple[WatcherMemory, tuple[IncidentNotice, ...]]:
     """What a look takes that reads the region and the memory at one moment."""
     return take(memory, found, now, now)
 
 
 def test_a_second_look_finds_what_is_claimed_and_leaves_it() -> None:
-    first, claimed = at(Memory(since=BEGINNING), [HALTED], BEGINNING)
+    first, claimed = at(WatcherMemory(since=BEGINNING), [HALTED], BEGINNING)
     assert [notice.incident for notice in claimed] == [HALTED]
     half = BEGINNING + CLAIM / 2
     assert at(first, [HALTED], half) == (replace(first, looked_at=half), ())
@@ -216,14 +216,14 @@ def test_a_second_look_finds_what_is_claimed_and_leaves_it() -> None:
 
 
 def test_a_look_that_another_has_overtaken_says_nothing_of_what_is_over_meanwhile() -> None:
-    known = Memory(since=BEGINNING, notices=(Notice(incident=HALTED, is_sent=True),))
+    known = WatcherMemory(since=BEGINNING, notices=(IncidentNotice(incident=HALTED, is_sent=True),))
     over, claimed = at(known, [], BEGINNING + HOUR)
     after = settle(over, {notice.incident.key: True for notice in claimed})
     assert take(after, [HALTED], BEGINNING, BEGINNING + HOUR) == (after, ())
 
 
 def test_a_claim_that_ran_out_is_taken_over() -> None:
-    first, _ = at(Memory(since=BEGINNING), [HALTED], BEGINNING)
+    first, _ = at(WatcherMemory(since=BEGINNING), [HALTED], BEGINNING)
     assert len(at(first, [HALTED], BEGINNING + CLAIM)[1]) == 1
 
 
@@ -236,13 +236,13 @@ def test_what_could_not_be_sent_is_sent_by_the_next_look() -> None:
 
 
 def test_of_what_is_over_before_it_was_sent_people_hear_nothing() -> None:
-    first, claimed = at(Memory(since=BEGINNING), [HALTED], BEGINNING)
+    first, claimed = at(WatcherMemory(since=BEGINNING), [HALTED], BEGINNING)
     failed = settle(first, {notice.incident.key: False for notice in claimed})
-    assert at(failed, [], BEGINNING) == (Memory(since=BEGINNING, looked_at=BEGINNING), ())
+    assert at(failed, [], BEGINNING) == (WatcherMemory(since=BEGINNING, looked_at=BEGINNING), ())
 
 
 def test_an_end_that_could_not_be_sent_is_sent_later_with_its_time() -> None:
-    known = Memory(since=BEGINNING, notices=(Notice(incident=HALTED, is_sent=True),))
+    known = WatcherMemory(since=BEGINNING, notices=(IncidentNotice(incident=HALTED, is_sent=True),))
     over, claimed = at(known, [], BEGINNING + HOUR)
     failed = settle(over, {notice.incident.key: False for notice in claimed})
     again, (notice,) = at(failed, [], BEGINNING + 2 * HOUR)
@@ -251,7 +251,7 @@ def test_an_end_that_could_not_be_sent_is_sent_later_with_its_time() -> None:
 
 
 def test_an_incident_that_is_back_before_people_heard_of_its_end_goes_on() -> None:
-    known = Memory(since=BEGINNING, notices=(Notice(incident=HALTED, is_sent=True),))
+    known = WatcherMemory(since=BEGINNING, notices=(IncidentNotice(incident=HALTED, is_sent=True),))
     over, _ = at(known, [], BEGINNING)
     back, claimed = at(settle(over, {HALTED.key: False}), [HALTED], BEGINNING + HOUR)
     assert (back.notices, claimed) == (known.notices, ())
@@ -267,6 +267,6 @@ def test_each_watcher_notifies_its_own_people() -> None:
 def test_the_end_of_a_stall_by_a_stop_does_not_say_that_it_runs() -> None:
     region = replace(running().region, state=RegionState.STOPPED)
     stalled = replace(HALTED, key=IncidentKey(IncidentKind.STALLED, ""))
-    assert Notice(incident=stalled, over_at=BEGINNING).text(region) == (
+    assert IncidentNotice(incident=stalled, over_at=BEGINNING).text(region) == (
         "region flights: over since 2026-01-01T00:00:00Z: stalled: so"
     )
