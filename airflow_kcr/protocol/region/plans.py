@@ -545,8 +545,15 @@ def require_epoch(region: Region, epoch: values.Epoch) -> None:
 
 
 def answered_runs(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tuple[rows.Requester, ...]:
-    """Return the DAG runs that were answered by these checkpoints, in the order of their checkpoints."""
-    answers = [r for r in region.archive.requests_for(undoes) if r.state is rows.RequestState.ANSWERED]
+    """Return the DAG runs that were answered by these checkpoints, in the order of their checkpoints.
+
+    The run of a reset, which drains the region first, is none: cleared, it would reset the region once more.
+    """
+    answers = [
+        request
+        for request in region.archive.requests_for(undoes)
+        if request.state is rows.RequestState.ANSWERED and request.purpose is not rows.CheckpointPurpose.RESET
+    ]
     return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))
 
 

@@ -98,6 +98,7 @@ def console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     metadata, store = postgres.ensure_database("airflow"), postgres.ensure_database("kcr")
     upgrade(store)
     with ExitStack() as stack:
+        stack.callback(kafka.delete_topic, topic)
         stack.callback(postgres.stop)
         flights = stack.enter_context(live_region(store, spec(REGION, "g")))
         stopped = stack.enter_context(live_region(store, spec("halfway", "h")))

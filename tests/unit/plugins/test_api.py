@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from airflow_kcr.cli import app as kcr
 from airflow_kcr.protocol.region.rows import RegionState, Requester
-from airflow_kcr.protocol.values import DesiredState
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState
 from tests.support.browsing import TestClient
 from tests.support.driver import Driver
 from tests.unit.plugins.test_page import as_role, page_at
@@ -296,6 +297,22 @@ def test_the_runs_that_a_reset_has_undone_are_named(editor: TestClient, driver: 
     number = resets[0]["id"].rpartition("/")[2]
     assert editor.get(f"{FLIGHTS}/resets/{number}/runs").json() == {"runs": []}
     assert editor.get(f"{FLIGHTS}/resets/999/runs").status_code == 404
+
+
+def test_the_run_of_a_reset_is_none_that_it_has_undone(editor: TestClient, driver: Driver) -> None:
+    # Cleared with the others, it would reset the region once more.
+    busy(driver)
+    good = editor.get(f"{FLIGHTS}/checkpoints").json()["checkpoints"][-1]["sequence"]
+    driver.process(driver.member(0), width=10)
+    driver.checkpoint("wrong", requester=Requester(who="airflow", dag_id="flights_checkpoint", run_id="wrong"))
+    asked = Requester(who="ada", dag_id="flights_reset", run_id="manual", reason="wrong rates")
+    driver.reset(ToCheckpoint(sequence=CheckpointNumber(good)), requester=asked)
+    driver.complete()
+    driver.finish_reset()
+    reset = editor.get(f"{FLIGHTS}/resets").json()["resets"][-1]
+    assert (reset["run_id"], len(reset["undone"])) == ("manual", 2)
+    runs = editor.get(f"{FLIGHTS}/resets/{reset['id'].rpartition('/')[2]}/runs").json()["runs"]
+    assert runs == [{"dag_id": "flights_checkpoint", "run_id": "wrong"}]
 
 
 def test_a_store_that_is_away_is_said_and_hides_no_other(database_url: str, driver: Driver) -> None:
