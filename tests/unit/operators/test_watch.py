@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 from airflow.providers.slack.notifications.slack import SlackNotifier
 from airflow.providers.slack.notifications.slack_webhook import SlackWebhookNotifier
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import BaseNotifier, Context
-from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
 from airflow_kcr.dags import watch_dag
 from airflow_kcr.errors import ConfigurationError, StoreUnavailable
