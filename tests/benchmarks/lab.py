@@ -167,7 +167,7 @@ class Lab:
         with ExitStack() as stack:
             prepared = stack.enter_context(preparing(self.store, run, failures))
             # What `kcr member run` runs, but for the session: it is one for the whole run, and its JVM is warm.
-            stack.enter_context(patch.object(application, "open_session", lambda settings: self.spark))
+            stack.enter_context(patch.object(application, "session_for", lambda settings, clusters: self.spark))
             stack.enter_context(patch.object(self.spark, "stop", lambda: None))
             _, member_pool = stack.enter_context(hosting(self.store, prepared, failures, Pulse(), _end_process))
             one = Hosted(store=self.store, name=name, topic=topic, member_pool=member_pool)

@@ -53,7 +53,7 @@ def test_a_start_opens_its_cluster_once_for_the_logs_and_once_for_the_group(
     for name in ("DEBOUNCE", "PERIOD"):
         monkeypatch.setattr(group_watch, name, 0.1)
     without_spark: dict[str, Callable[..., Any]] = {
-        "open_session": lambda settings: None,
+        "session_for": lambda settings, clusters: None,
         "stop_session": lambda spark: None,
         "executor_memory": lambda spark: 2**30,
         "warm_up": lambda *_: 100,

@@ -257,7 +257,7 @@ def test_what_a_member_leaves_in_its_store_quotes_nothing(
         run = MemberRun(
             region=RegionName(name), members=(MemberId(GroupId(name), 0),), spark=SparkSettings(app_name="quoting")
         )
-        stack.enter_context(patch.object(application, "open_session", lambda settings: spark))
+        stack.enter_context(patch.object(application, "session_for", lambda settings, clusters: spark))
         stack.enter_context(patch.object(spark, "stop", lambda: None))
         failures = StartFailures(store, run.region, run.members)
         prepared = stack.enter_context(preparing(store, run, failures))
