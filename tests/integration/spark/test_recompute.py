@@ -95,6 +95,7 @@ def test_its_output_is_replaced_and_nothing_else(runs: RestedRegion) -> None:
     assert runs.at_rest()
 
 
+@pytest.mark.long
 def test_what_can_not_be_recomputed_is_refused_and_changes_nothing(runs: RestedRegion) -> None:
     with Region(runs.name, runs.store) as region:
         before = region.counter()
