@@ -9,6 +9,8 @@ from datetime import datetime
 from airflow_kcr.api.checkpoints import reach_of
 from airflow_kcr.protocol.region import incidents, lag, liveness
 from airflow_kcr.protocol.region.incidents import Incident, IncidentKey, IncidentNotice, Tolerance, WatcherMemory
+from airflow_kcr.protocol.region.lag import LagFinding
+from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.regions import RegionStore
@@ -24,10 +26,15 @@ class Look:
     """What this caller is to notify people of, and no other for now."""
 
 
+def judged(store: RegionStore, region: Region, now: datetime) -> tuple[Liveness, LagFinding]:
+    """Return what a region waits for, and the worst verdict on its lag; Kafka is not asked."""
+    waits = liveness.judge(region, now, store.seen(region.name))
+    return waits, lag.worst(lag.judge(region, now, waits, store.recent_lag(region.name, now)).values())
+
+
 def incidents_of(store: RegionStore, region: Region, now: datetime, tolerance: Tolerance) -> tuple[Incident, ...]:
     """Return the incidents of a region that was read at a moment of the store's clock; Kafka is not asked."""
-    waits = liveness.judge(region, now, store.seen(region.name))
-    verdict = lag.worst(lag.judge(region, now, waits, store.recent_lag(region.name, now)).values())
+    waits, verdict = judged(store, region, now)
     return tuple(incidents.find(region, now, waits, verdict, _overtaken_at(region, now), tolerance))
 
 

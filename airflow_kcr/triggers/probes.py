@@ -14,14 +14,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.api import partitions
-from airflow_kcr.api.incidents import incidents_of, names
+from airflow_kcr.api.incidents import incidents_of, judged, names
 from airflow_kcr.api.regions import connect
 from airflow_kcr.api.validation import validate
 from airflow_kcr.api.waiting import AWAY, Progress, missing, reconciled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.goals import RUNNING, Goal, WaitingFor
 from airflow_kcr.protocol.evidence import CheckVerdict
-from airflow_kcr.protocol.region import lag, liveness, waits
+from airflow_kcr.protocol.region import lag, waits
 from airflow_kcr.protocol.region.incidents import Tolerance
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.store.answers import Sign
@@ -100,8 +100,7 @@ def _lag(store: RegionStore, region: StoredRegion, wanted: LagBelow, hook: KcrHo
 def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progress | None:
     if not RUNNING.is_reached(region, now):
         return missing(region, now, RUNNING)
-    waits = liveness.judge(region, now, store.seen(region.name))
-    verdict = lag.worst(lag.judge(region, now, waits, store.recent_lag(region.name, now)).values())
+    waits, verdict = judged(store, region, now)
     named = [wait.text() for wait in waits.stalled]
     if not named and verdict.verdict in lag.STANDING:
         named = [verdict.text()]
