@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -59,7 +59,15 @@ def look(store: RegionStore, name: RegionName, watcher: str, tolerance: Toleranc
 
 def names(found: Iterable[Incident]) -> tuple[str, ...]:
     """Return the names of incidents: while they stay the same, there is nothing to notify people of."""
-    return tuple(sorted(f"{incident.key.kind} {incident.key.subject}".rstrip() for incident in found))
+    return tuple(sorted(" ".join(_name(incident)) for incident in found))
+
+
+def _name(incident: Incident) -> Iterator[str]:
+    yield incident.key.kind
+    if incident.key.subject:
+        yield incident.key.subject
+    if incident.is_receding:
+        yield "recedes"
 
 
 def settle(store: RegionStore, name: RegionName, watcher: str, sent: Mapping[IncidentKey, bool]) -> bool:

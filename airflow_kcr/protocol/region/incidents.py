@@ -26,6 +26,11 @@ from airflow_kcr.protocol.values import DesiredState, format_instant, replace
 CLAIM: Final = timedelta(minutes=5)
 """For how long only one process notifies people of an incident."""
 
+RECEDED: Final = 1.25
+"""How many times its limit an estimate has to be, until what it warned of is over: logs lose whole segments at a time,
+so estimates go up and down.
+"""
+
 
 class IncidentKind(StrEnum):
     """What an incident is."""
@@ -71,6 +76,9 @@ class Incident:
 
     since: datetime | None
     """By the store's clock; None: that is not known."""
+
+    is_receding: bool = False
+    """Whether it is past its limit again, by little: what was no incident is none yet, what was one is not over yet."""
 
     def text(self) -> str:
         """Return the incident as people read it."""
@@ -123,12 +131,14 @@ def find(
         since = now - overdue
         what = f"boundary {format_instant(since)} passed, and its checkpoint is not made"
         yield _incident(IncidentKind.CHECKPOINT_LATE, what, since)
-    if overtaken_at is not None and overtaken_at - now <= tolerance.retention:
+    if overtaken_at is not None and overtaken_at - now <= tolerance.retention * RECEDED:
         when = "have left" if overtaken_at <= now else f"leave by {format_instant(overtaken_at)}"
         what = (
             f"records that a reset to the restore point needs {when} retention; make a checkpoint, or keep them longer"
         )
-        yield _incident(IncidentKind.RETENTION, what, None)
+        yield replace(
+            _incident(IncidentKind.RETENTION, what, None), is_receding=overtaken_at - now > tolerance.retention
+        )
     yield from _reset(region)
 
 
@@ -222,7 +232,8 @@ def take(
     present = {incident.key: incident for incident in found}
     known = {notice.incident.key: notice for notice in memory.notices}
     for key, incident in present.items():
-        if key not in known and (key.kind is not IncidentKind.RESET or (incident.since or now) > memory.since):
+        is_old = key.kind is IncidentKind.RESET and (incident.since or now) <= memory.since
+        if key not in known and not is_old and not incident.is_receding:
             known[key] = IncidentNotice(incident=incident)
     kept, claimed = [], []
     for key, notice in known.items():

@@ -172,13 +172,28 @@ def test_a_checkpoint_is_late_when_its_boundary_passed_as_long_ago_as_is_tolerat
 
 
 @pytest.mark.parametrize(
-    ("hours", "said"), [(5, None), (3, "leave by 2026-01-01T03:00:00Z retention"), (0, "have left retention")]
+    ("hours", "said"), [(6, None), (3, "leave by 2026-01-01T03:00:00Z retention"), (0, "have left retention")]
 )
 def test_retention_that_comes_close_to_the_restore_point_is_one(hours: int, said: str | None) -> None:
     region, now = running().region, BEGINNING
     found = [*incidents.find(region, now, Liveness(waits=(), now=now), NO_SAMPLE, now + hours * HOUR, Tolerance())]
     assert [one.key.kind for one in found] == [IncidentKind.RETENTION] * (said is not None)
     assert said is None or said in found[0].what
+
+
+def test_an_estimate_of_retention_that_goes_up_and_down_is_one_incident() -> None:
+    region, now, memory = running().region, BEGINNING, WatcherMemory(since=BEGINNING)
+    waits = Liveness(waits=(), now=now)
+    said: list[list[bool]] = []
+    named: set[tuple[str, ...]] = set()
+    for hours in (4.5, 3.9, 4.5, 3.8, 4.9, 5.1, 4.5, 3.9):
+        found = [*incidents.find(region, now, waits, NO_SAMPLE, now + hours * HOUR, Tolerance())]
+        named.add(watching.names(found))
+        memory, claimed = at(memory, found, now)
+        said.append([notice.over_at is None for notice in claimed])
+        memory = settle(memory, {notice.incident.key: True for notice in claimed})
+    assert said == [[], [True], [], [], [], [False], [], [True]]
+    assert named == {(), ("retention",), ("retention recedes",)}  # a trigger looks again when they change
 
 
 def test_a_reset_of_a_person_is_notified_once_and_has_no_end() -> None:
