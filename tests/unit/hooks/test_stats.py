@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import opentelemetry.metrics
@@ -13,6 +14,7 @@ from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsL
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.sdk.observability import stats as airflow_stats
 from airflow.sdk.observability.metrics.otel_logger import get_otel_logger
+from airflow.sdk.observability.metrics.statsd_logger import get_statsd_logger
 from opentelemetry.metrics import _internal
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -104,6 +106,28 @@ def test_a_reset_is_counted_with_how_far_it_went_back(receiver: HttpReceiver) ->
     found = sent(receiver)
     assert found["airflow.kcr_task_resets_total", "region=flights"] == 2
     assert found["airflow.kcr_task_rewound_records_total", "region=flights"] == 40
+
+
+def test_statsd_has_the_labels_as_influx_tags_or_loses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(30)
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_HOST", "127.0.0.1")
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(server.getsockname()[1]))
+        received = []
+        for tagged in ("True", "False"):
+            monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", tagged)
+            client = get_statsd_logger()
+            with configured(factory=lambda made=client: made), closing(client.statsd):
+                stats.send(RegionName("flights"), rewound=40)
+            received.append({server.recv(1_000).decode() for _ in range(2)})
+    assert received == [
+        {
+            "airflow.kcr_task_resets_total,region=flights:1|c",
+            "airflow.kcr_task_rewound_records_total,region=flights:40|c",
+        },
+        {"airflow.kcr_task_resets_total:1|c", "airflow.kcr_task_rewound_records_total:40|c"},
+    ]
 
 
 def test_metrics_that_can_not_be_sent_are_one_line_and_cost_no_task(
