@@ -96,6 +96,8 @@ class Process:
     incarnation: Incarnation
     assigned: tuple[GroupPartition, ...] = ()
     assignments: int = 0
+    lacks: str = ""
+    """What it says with each renewal that it lacks."""
 
 
 @dataclass(slots=True)
@@ -351,7 +353,8 @@ class Driver:
 
     def _renew(self, lease: timedelta) -> None:
         for member, process in self.processes.items():
-            self.store.handle(self.name, commands.Renew(member=member, incarnation=process.incarnation, lease=lease))
+            renewal = commands.Renew(member=member, incarnation=process.incarnation, lease=lease, lacks=process.lacks)
+            self.store.handle(self.name, renewal)
 
     def wait(self, seconds: float) -> None:
         """Let time pass while every process renews its lease, and do what is due."""
