@@ -101,13 +101,10 @@ class Metric(Generic[F]):
         return self.name.endswith("_total")
 
 
-_OF_PARTITION: Final = ("cluster_name", "group", "topic", "partition")
-_OF_GROUP: Final = ("cluster_name", "group")
-_IN_REGION: Final = ("region",)
 _OF_MEMBER: Final = ("region", "group", "member")
 
 
-def _by_partition(value: Callable[[Lag], float | None]) -> Callable[[RegionFacts], Iterator[Sample]]:
+def _of_partition(name: str, unit: Unit, help_: str, value: Callable[[Lag], float | None]) -> Metric[RegionFacts]:
     def read(facts: RegionFacts) -> Iterator[Sample]:
         if facts.lag is None or not facts.with_partitions or len(facts.lag.partitions) > MOST_PARTITIONS:
             return
@@ -117,24 +114,38 @@ def _by_partition(value: Callable[[Lag], float | None]) -> Callable[[RegionFacts
                 group, topic, number = row.partition
                 yield (_cluster(facts, group), group, topic, str(number)), found
 
-    return read
+    return Metric(name, unit, ("cluster_name", "group", "topic", "partition"), help_, read)
 
 
-def _by_group(value: Callable[[GroupLag], float | None]) -> Callable[[RegionFacts], Iterator[Sample]]:
+def _of_group(name: str, unit: Unit, help_: str, value: Callable[[GroupLag], float | None]) -> Metric[RegionFacts]:
     def read(facts: RegionFacts) -> Iterator[Sample]:
         for group in () if facts.lag is None else facts.lag.groups:
             found = value(group)
             if found is not None:
                 yield (_cluster(facts, group.group), group.group), found
 
-    return read
+    return Metric(name, unit, ("cluster_name", "group"), help_, read)
 
 
-def _of_region(value: Callable[[RegionFacts], float | None]) -> Callable[[RegionFacts], Iterator[Sample]]:
-    def read(facts: RegionFacts) -> Iterator[Sample]:
+def _of_region(name: str, unit: Unit, help_: str, value: Callable[[RegionFacts], float | None]) -> Metric[RegionFacts]:
+    return Metric(name, unit, ("region",), help_, _single(lambda facts: (facts.region.name,), value))
+
+
+def _of_member(name: str, unit: Unit, help_: str, value: Callable[[Snapshot], float | None]) -> Metric[MemberFacts]:
+    return Metric(name, unit, _OF_MEMBER, help_, _single(_who, lambda facts: value(facts.snapshot)))
+
+
+def _of_task(name: str, unit: Unit, help_: str, value: Callable[[TaskFacts], float | None]) -> Metric[TaskFacts]:
+    return Metric(name, unit, ("region",), help_, _single(lambda facts: (facts.region,), value))
+
+
+def _single(
+    labels: Callable[[F], tuple[str, ...]], value: Callable[[F], float | None]
+) -> Callable[[F], Iterator[Sample]]:
+    def read(facts: F) -> Iterator[Sample]:
         found = value(facts)
         if found is not None:
-            yield (facts.region.name,), found
+            yield labels(facts), found
 
     return read
 
@@ -189,15 +200,6 @@ def _retention(facts: RegionFacts) -> float | None:
     return None if at is None else max((at - facts.now).total_seconds(), 0.0)
 
 
-def _of_member(value: Callable[[Snapshot], float | None]) -> Callable[[MemberFacts], Iterator[Sample]]:
-    def read(facts: MemberFacts) -> Iterator[Sample]:
-        found = value(facts.snapshot)
-        if found is not None:
-            yield _who(facts), found
-
-    return read
-
-
 def _who(facts: MemberFacts) -> tuple[str, ...]:
     return facts.region, facts.snapshot.member.group, str(facts.snapshot.member.index)
 
@@ -227,54 +229,42 @@ def _lag_of_member(snapshot: Snapshot) -> float | None:
 
 
 METRICS: Final[tuple[Metric[RegionFacts], ...]] = (
-    Metric(
+    _of_partition(
         "kafka_consumergroup_group_lag",
         Unit.OFFSETS,
-        _OF_PARTITION,
         "Offsets from the position to the last stable offset; 0 if only markers or gaps are left.",
-        _by_partition(lambda row: row.lag),
+        lambda row: row.lag,
     ),
-    Metric(
+    _of_partition(
         "kafka_consumergroup_group_lag_seconds",
         Unit.SECONDS,
-        _OF_PARTITION,
         "Age of the first record to process.",
-        _by_partition(lambda row: _seconds(row.behind)),
+        lambda row: _seconds(row.behind),
     ),
-    Metric(
+    _of_partition(
         "kafka_consumergroup_group_offset",
         Unit.OFFSETS,
-        _OF_PARTITION,
         "Committed offset, which moves at checkpoints only.",
-        _by_partition(lambda row: row.committed),
+        lambda row: row.committed,
     ),
-    Metric(
-        "kafka_partition_latest_offset",
-        Unit.OFFSETS,
-        _OF_PARTITION,
-        "Last stable offset.",
-        _by_partition(lambda row: row.log_end),
-    ),
-    Metric(
+    _of_partition("kafka_partition_latest_offset", Unit.OFFSETS, "Last stable offset.", lambda row: row.log_end),
+    _of_group(
         "kafka_consumergroup_group_sum_lag",
         Unit.OFFSETS,
-        _OF_GROUP,
         "Lag of all partitions of a group.",
-        _by_group(lambda group: group.records),
+        lambda group: group.records,
     ),
-    Metric(
+    _of_group(
         "kafka_consumergroup_group_max_lag",
         Unit.OFFSETS,
-        _OF_GROUP,
         "Largest lag of a partition of a group.",
-        _by_group(lambda group: group.largest),
+        lambda group: group.largest,
     ),
-    Metric(
+    _of_group(
         "kafka_consumergroup_group_max_lag_seconds",
         Unit.SECONDS,
-        _OF_GROUP,
         "Age of the oldest record that a group has to process.",
-        _by_group(lambda group: _seconds(group.behind)),
+        lambda group: _seconds(group.behind),
     ),
     Metric(
         "kcr_lag_verdict",
@@ -283,34 +273,27 @@ METRICS: Final[tuple[Metric[RegionFacts], ...]] = (
         "1 for the verdict on a group, 0 for the others.",
         _verdicts,
     ),
-    Metric(
+    _of_region(
         "kcr_region_kafka_up",
         Unit.STATE,
-        _IN_REGION,
         "Whether the brokers answered; if not, the region has no value that only they know.",
-        _of_region(lambda facts: float(facts.lag is not None)),
+        lambda facts: float(facts.lag is not None),
     ),
     Metric(
-        "kcr_region_state",
-        Unit.STATE,
-        ("region", "state"),
-        "1 for the state of a region, 0 for the others.",
-        _states,
+        "kcr_region_state", Unit.STATE, ("region", "state"), "1 for the state of a region, 0 for the others.", _states
     ),
-    Metric(
+    _of_region(
         "kcr_region_stalled",
         Unit.STATE,
-        _IN_REGION,
         "Whether a region waits for something for longer than it may.",
-        _of_region(lambda facts: float(bool(facts.liveness.stalled))),
+        lambda facts: float(bool(facts.liveness.stalled)),
     ),
     Metric("kcr_region_waits", Unit.NUMBER, ("region", "rule"), "What a region waits for, by rule.", _waits),
-    Metric(
+    _of_region(
         "kcr_batch_failures_in_a_row",
         Unit.NUMBER,
-        _IN_REGION,
         "Resets for failed batches since a batch last succeeded.",
-        _of_region(lambda facts: float(facts.region.failures)),
+        lambda facts: float(facts.region.failures),
     ),
     Metric(
         "kcr_members_expected",
@@ -326,19 +309,17 @@ METRICS: Final[tuple[Metric[RegionFacts], ...]] = (
         "Of those, members that hold a lease.",
         lambda facts: _members(facts, present=True),
     ),
-    Metric(
+    _of_region(
         "kcr_checkpoint_age_seconds",
         Unit.SECONDS,
-        _IN_REGION,
         "Time since the newest current checkpoint was published.",
-        _of_region(_checkpoint_age),
+        _checkpoint_age,
     ),
-    Metric(
+    _of_region(
         "kcr_checkpoint_overdue_seconds",
         Unit.SECONDS,
-        _IN_REGION,
         "Time since a boundary passed without a checkpoint; 0 if none is overdue.",
-        _of_region(lambda facts: _seconds(boundaries.overdue(facts.region, facts.now) or timedelta(0))),
+        lambda facts: _seconds(boundaries.overdue(facts.region, facts.now) or timedelta(0)),
     ),
     Metric(
         "kcr_checkpoint_duration_seconds",
@@ -348,26 +329,23 @@ METRICS: Final[tuple[Metric[RegionFacts], ...]] = (
         "all members had contributed; `publish`, until all sinks showed it.",
         _durations,
     ),
-    Metric(
+    _of_region(
         "kcr_restore_point_retention_seconds",
         Unit.SECONDS,
-        _IN_REGION,
         "Estimated time until retention deletes a record that a reset to the restore point needs; 0 if it has.",
-        _of_region(_retention),
+        _retention,
     ),
-    Metric(
+    _of_region(
         "kcr_resets_total",
         Unit.NUMBER,
-        _IN_REGION,
         "Attempts of resets, the one of each start among them: the region's epoch.",
-        _of_region(lambda facts: float(facts.region.epoch)),
+        lambda facts: float(facts.region.epoch),
     ),
-    Metric(
+    _of_region(
         "kcr_reset_replayed_records_total",
         Unit.OFFSETS,
-        _IN_REGION,
         "Offsets that were processed again because of resets, of those that the exporter has seen.",
-        _of_region(lambda facts: facts.replayed),
+        lambda facts: facts.replayed,
     ),
 )
 """Those of a region, which `kcr export` serves."""
@@ -380,61 +358,42 @@ MEMBER_METRICS: Final[tuple[Metric[MemberFacts], ...]] = (
         "1 for the state of a member, 0 for the others.",
         _member_states,
     ),
-    Metric(
-        "kcr_member_partitions",
-        Unit.NUMBER,
-        _OF_MEMBER,
-        "Partitions that a member has claimed.",
-        _of_member(lambda one: len(one.positions)),
+    _of_member(
+        "kcr_member_partitions", Unit.NUMBER, "Partitions that a member has claimed.", lambda one: len(one.positions)
     ),
-    Metric(
+    _of_member(
         "kcr_member_lag",
         Unit.OFFSETS,
-        _OF_MEMBER,
         "Offsets from its positions to the ends of its logs, as it last read them.",
-        _of_member(_lag_of_member),
+        _lag_of_member,
     ),
-    Metric(
-        "kcr_batches_total",
-        Unit.NUMBER,
-        _OF_MEMBER,
-        "Batches that the store has accepted.",
-        _of_member(lambda one: one.counts.batches),
+    _of_member(
+        "kcr_batches_total", Unit.NUMBER, "Batches that the store has accepted.", lambda one: one.counts.batches
     ),
-    Metric(
-        "kcr_batch_records_total",
-        Unit.OFFSETS,
-        _OF_MEMBER,
-        "Offsets of those batches.",
-        _of_member(lambda one: one.counts.records),
-    ),
-    Metric(
+    _of_member("kcr_batch_records_total", Unit.OFFSETS, "Offsets of those batches.", lambda one: one.counts.records),
+    _of_member(
         "kcr_batch_seconds_total",
         Unit.SECONDS,
-        _OF_MEMBER,
         "Time in batches, whatever became of them.",
-        _of_member(lambda one: one.counts.batch_time.total_seconds()),
+        lambda one: one.counts.batch_time.total_seconds(),
     ),
-    Metric(
+    _of_member(
         "kcr_member_checkpoints_total",
         Unit.NUMBER,
-        _OF_MEMBER,
         "Checkpoints that a member has contributed to.",
-        _of_member(lambda one: one.counts.checkpoints),
+        lambda one: one.counts.checkpoints,
     ),
-    Metric(
+    _of_member(
         "kcr_member_longest_drain_seconds",
         Unit.SECONDS,
-        _OF_MEMBER,
         "The longest time that a member has taken to stop at a checkpoint and contribute.",
-        _of_member(lambda one: _seconds(one.counts.longest_drain)),
+        lambda one: _seconds(one.counts.longest_drain),
     ),
-    Metric(
+    _of_member(
         "kcr_rebalances_total",
         Unit.NUMBER,
-        _OF_MEMBER,
         "Rebalances of its group that a member has taken part in.",
-        _of_member(lambda one: one.counts.rebalances),
+        lambda one: one.counts.rebalances,
     ),
     Metric(
         "kcr_failures_total",
@@ -453,15 +412,6 @@ def _task_durations(facts: TaskFacts) -> Iterator[Sample]:
         yield (facts.region, str(phase)), took.total_seconds()
 
 
-def _of_task(value: Callable[[TaskFacts], float | None]) -> Callable[[TaskFacts], Iterator[Sample]]:
-    def read(facts: TaskFacts) -> Iterator[Sample]:
-        found = value(facts)
-        if found is not None:
-            yield (facts.region,), found
-
-    return read
-
-
 TASK_METRICS: Final[tuple[Metric[TaskFacts], ...]] = (
     Metric(
         "kcr_task_checkpoint_seconds",
@@ -470,26 +420,23 @@ TASK_METRICS: Final[tuple[Metric[TaskFacts], ...]] = (
         "How long each phase took, of the checkpoint that the last task ended with.",
         _task_durations,
     ),
-    Metric(
+    _of_task(
         "kcr_task_checkpoints_total",
         Unit.NUMBER,
-        _IN_REGION,
         "Checkpoints that tasks ended with.",
-        _of_task(lambda facts: None if facts.checkpoint is None else 1),
+        lambda facts: None if facts.checkpoint is None else 1,
     ),
-    Metric(
+    _of_task(
         "kcr_task_resets_total",
         Unit.NUMBER,
-        _IN_REGION,
         "Resets that tasks carried out.",
-        _of_task(lambda facts: None if facts.rewound is None else 1),
+        lambda facts: None if facts.rewound is None else 1,
     ),
-    Metric(
+    _of_task(
         "kcr_task_rewound_records_total",
         Unit.OFFSETS,
-        _IN_REGION,
         "Offsets that those resets went back; at most as many are processed again.",
-        _of_task(lambda facts: facts.rewound),
+        lambda facts: facts.rewound,
     ),
 )
 """Those of Airflow's tasks; of a counter, a sample is what a task adds to it."""
