@@ -308,3 +308,6 @@ class HumanQuestion(BaseModel):
     options: tuple[str, ...]
     params: Mapping[str, Mapping[str, Any]]
     """The fields of its form by their names, each with its `value` and its `schema`."""
+
+    response_received: bool
+    """Whether it was answered; before Airflow 3.3 the task stays deferred for a while then."""

@@ -295,6 +295,8 @@ class Play:
             _until(partial(_has_ended, asked.id), f"the process of the task {task} ended", ANSWERED_WITHIN)
             threading.Event().wait(READING)
             question = self.editor.question(RESET, run, task)
+            if question.response_received:
+                continue
             told: Mapping[str, object] = {"checkpoint": self.reset_to, "reason": REASON}
             answers = {name: told[name] for name in question.params if name in told}
             self.editor.answer(RESET, run, task, [question.options[0]], answers)
