@@ -279,15 +279,14 @@ def _reset(play: Play) -> DemoCheck:
 
 
 def _downstream(play: Play) -> DemoCheck:
-    """Whether what builds on a checkpoint ran once for each that counts."""
-    keys = play.built()
+    """Whether something was built on each checkpoint that counts, and on none twice."""
+    keys, lacking = play.built(), play.unbuilt()
     wanted = {(int(row.timeline), int(row.sequence)) for row in play.checkpoints()}
-    lacking = sorted(wanted - keys.keys())
     twice = sorted(key for key, count in keys.items() if count > 1)
     return DemoCheck(
         f"downstream ({BUILD})",
         not lacking and not twice,
-        f"{len(wanted & keys.keys())} of {len(wanted)} checkpoints, {len(keys.keys() - wanted)} of undone ones"
+        f"{len(wanted) - len(lacking)} of {len(wanted)} checkpoints, {len(keys.keys() - wanted)} of undone ones"
         + (f"; lacking: {lacking}" if lacking else "")
         + (f"; twice: {twice}" if twice else ""),
     )

@@ -127,6 +127,9 @@ class Play:
     recomputed: Mapping[str, object] = field(default_factory=dict)
     """The checkpoint that a cleared run has recomputed, as its task returned it."""
 
+    builds: dict[str, tuple[int, int] | None] = field(default_factory=dict, repr=False)
+    """Timeline and sequence of the checkpoint on which each run has built."""
+
     retried: int = 0
     """How many tries the killed member's task has had."""
 
@@ -202,13 +205,10 @@ class Play:
             self._clear_undone()
             return sum(run.interval_end is not None and run.interval_end <= self.last for run in self.settled())
 
-        def built() -> int:
-            keys = self.built()
-            return sum((row.timeline, row.sequence) in keys for row in self.checkpoints())
-
         self.wait_for(tell, wanted, "data intervals checkpointed", checkpointed)
         self.editor.pause(CHECKPOINT)
-        self.wait_for(tell, len(self.checkpoints()), "checkpoints built upon", built)
+        count = len(self.checkpoints())
+        self.wait_for(tell, count, "checkpoints built upon", lambda: count - len(self.unbuilt()))
 
     def stop(self, tell: Tell) -> None:
         """Stop the region; that ends the consumers' tasks well."""
@@ -254,9 +254,31 @@ class Play:
 
     def built(self) -> Counter[tuple[int, int]]:
         """Return how often something was built on each checkpoint, by timeline and sequence."""
-        runs = (run for run in self.editor.runs(BUILD) if run.state == _SUCCESS)
-        keys = ((run.partition_key or "0.0").split(".") for run in runs)  # with zeros before the numbers
-        return Counter((int(timeline), int(sequence)) for timeline, sequence in keys)
+        for run in self.editor.runs(BUILD):
+            if run.state == _SUCCESS and run.run_id not in self.builds:
+                self.builds[run.run_id] = self._built_by(run)
+        return Counter(key for key in self.builds.values() if key is not None)
+
+    def _built_by(self, run: AirflowRun) -> tuple[int, int] | None:
+        """Return the checkpoint on which a run has built; None: a reset had undone that, and its task was skipped."""
+        if run.partition_key is not None:
+            timeline, sequence = run.partition_key.split(".")  # with zeros before the numbers
+            return int(timeline), int(sequence)
+        task = self.editor.task(BUILD, run.run_id, "build")
+        if task is None or task.state != _SUCCESS:
+            return None
+        told = self.editor.result(BUILD, run.run_id, "build")
+        return (int(told["timeline"]), int(told["sequence"])) if isinstance(told, dict) else None
+
+    def unbuilt(self) -> tuple[tuple[int, int], ...]:
+        """Return the checkpoints on which nothing was built yet.
+
+        Runs without keys, as they are before Airflow 3.3, build on the newest checkpoint, and so on those before it.
+        """
+        wanted, built = [(int(row.timeline), int(row.sequence)) for row in self.checkpoints()], self.built()
+        if any(run.partition_key for run in self.editor.runs(BUILD)):
+            return tuple(key for key in wanted if key not in built)
+        return tuple(key for key in wanted if key > max(built, default=(0, 0)))
 
     def _ended(self) -> tuple[AirflowRun, ...]:
         return tuple(run for run in self.editor.runs(CHECKPOINT) if run.state in RUN_ENDS)
