@@ -72,6 +72,12 @@ class MemberPool:
         for host in self.hosts:
             host.terminate()
 
+    def leave(self) -> None:
+        """Ask every member to end within its close time, and to leave its group: this process does not come back."""
+        self.is_ending = True
+        for host in self.hosts:
+            host.leave()
+
     def fail(self, error: BaseException) -> None:
         """End every member because of an error that none can answer; returns at once."""
         for host in self.hosts:

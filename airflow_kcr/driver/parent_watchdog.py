@@ -4,8 +4,10 @@ A kill from Airflow's page ends the task's process group within seconds, and the
 application runs in a session of its own, and ends itself: when its task is gone, it begins no further batch, asks the
 region for a checkpoint, waits for it within a bound, and ends as SIGTERM would have it. Its work is in a checkpoint
 then, and its successor continues there, without a reset. A driver in a cluster has no task on its host; that one's last
-checkpoint is asked for by its trigger, and the driver finds the request in the store. A lost host, or a cluster's own
-kill, is for the lease; what this process itself is made of is watched elsewhere (`watch`).
+checkpoint is asked for by its trigger, and the driver finds the request in the store. A cluster that ends a driver in
+good order, as Kubernetes does when it empties a node, sends SIGTERM and waits a while: the driver drains in that time,
+and its members leave their groups, as they come back elsewhere and later. A lost host, or a cluster's SIGKILL, is for
+the lease; what this process itself is made of is watched elsewhere (`watch`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from types import FrameType
@@ -42,6 +45,10 @@ LAST_START: Final = 0.3
 GRACE: Final = 30.0
 """Seconds after the close time within which the process is over, whatever hangs."""
 
+EVICTED_WITHIN: Final = 25.0
+"""Seconds within which a driver that its cluster ends is to be over: Kubernetes kills it after 30, unless its pod says
+otherwise."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -65,6 +72,7 @@ class ParentWatchdog:
     ) -> None:
         self._store, self._region, self._task, self._end_process = store, region, task, end_process
         self._is_going = threading.Event()
+        self._is_evicted = False
         self._over = threading.Event()
         self._member_pool: MemberPool | None = None
 
@@ -82,6 +90,18 @@ class ParentWatchdog:
     def hold(self, member_pool: MemberPool) -> None:
         """Set which members to end; before this call there is nothing to drain, and the process ends at once."""
         self._member_pool = member_pool
+
+    def terminated(self, member_pool: MemberPool) -> None:
+        """Have members end, as SIGTERM asks for; in a cluster they drain and leave their groups first. Returns at once.
+
+        Args:
+            member_pool: the members of this process.
+        """
+        if self._task is None or self._task.pid:
+            member_pool.terminate()
+            return
+        self._is_evicted = True
+        self._is_going.set()
 
     # -- watching ------------------------------------------------------------------------------------------------
 
@@ -135,7 +155,14 @@ class ParentWatchdog:
             return
         if member_pool.is_ending:
             return
-        _LOG.warning("the Airflow task (%s) is gone or going: drain within %s, then end", task, task.drain)
+        end = member_pool.terminate
+        if self._is_evicted:
+            end = member_pool.leave
+            left = timedelta(seconds=max(EVICTED_WITHIN - member_pool.close_time, 0))
+            task = replace(task, drain=min(task.drain, left))
+            _LOG.warning("the cluster ends this driver (SIGTERM): drain within %s, then leave", task.drain)
+        else:
+            _LOG.warning("the Airflow task (%s) is gone or going: drain within %s, then end", task, task.drain)
         member_pool.hold()
         draining = threading.Thread(target=self._drained, args=(member_pool, task), name="last drain", daemon=True)
         draining.start()
@@ -144,7 +171,7 @@ class ParentWatchdog:
             _LOG.warning(
                 "the drain is not over within %s; what no checkpoint holds will be processed again", task.drain
             )
-        member_pool.terminate()
+        end()
         if not self._over.wait(member_pool.close_time + GRACE):
             self._end_process("its members did not end")
 
@@ -152,12 +179,15 @@ class ParentWatchdog:
         """Return when what the members have done is in a checkpoint that Kafka has, or when it won't be."""
         self._over.wait(LAST_START)
         try:
-            drain(self._store, self._region, frozenset(member_pool.members), task)
+            reason = "the cluster ends the driver" if self._is_evicted else "the task is gone"
+            drain(self._store, self._region, frozenset(member_pool.members), task, reason)
         except KcrError as error:
-            _LOG.warning("no drain, as the task is gone: %s", error)
+            _LOG.warning("no drain: %s", error)
 
 
-def drain(store: RegionStore, name: RegionName, members: frozenset[MemberId], task: Task) -> None:
+def drain(
+    store: RegionStore, name: RegionName, members: frozenset[MemberId], task: Task, reason: str = "the task is gone"
+) -> None:
     """Wait until everything that these members have processed is in a checkpoint, asking for one where it is not.
 
     They must not begin anything meanwhile.
@@ -167,6 +197,7 @@ def drain(store: RegionStore, name: RegionName, members: frozenset[MemberId], ta
         name: the region.
         members: all of this process.
         task: names the request, and says how long to wait.
+        reason: of the request, as the history will say.
 
     Raises:
         KcrError: there will be no checkpoint, or the store is away.
@@ -185,7 +216,7 @@ def drain(store: RegionStore, name: RegionName, members: frozenset[MemberId], ta
                 request_id = RequestId(f"{request_id}/held")
                 known = region.request_of(request_id)
             if known is None or known.state is RequestState.ABORTED:
-                ask(store, name, request_id, Requester(who="airflow", reason="the task is gone"))
+                ask(store, name, request_id, Requester(who="airflow", reason=reason))
             store.wait(name, region.counter, timedelta(seconds=min(left, POLL_PERIOD)))
         except (StoreBusy, OutcomeUnknown):
             continue

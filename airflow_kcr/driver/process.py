@@ -39,8 +39,9 @@ from airflow_kcr.metrics.outlets import published
 from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.host import End, Ended
+from airflow_kcr.spark import jvm
 from airflow_kcr.spark.causes import essential_line
-from airflow_kcr.spark.pulse import Pulse
+from airflow_kcr.spark.pulse import GATEWAY, Pulse
 from airflow_kcr.store.regions import RegionStore
 
 POLL_PERIOD: Final = 0.5
@@ -151,8 +152,12 @@ def _host(
 
         prepared, application, member_pool = patience.answered(start)
         stack.enter_context(watch.holding(member_pool))
-        stack.enter_context(_signals(member_pool))
         parent_watchdog.hold(member_pool)
+        end = partial(parent_watchdog.terminated, member_pool)
+        stack.enter_context(_signals(end))
+        if os.environ.get(GATEWAY):
+            # A cluster's SIGTERM goes to the first process of the driver's container, which is the JVM.
+            jvm.take_sigterm(end)
         announcement = Announcement(application, member_pool, listener)
 
         def facts() -> Iterator[MemberFacts]:
@@ -205,7 +210,7 @@ def end_at_once(why: str) -> NoReturn:
 
 
 @contextmanager
-def _signals(member_pool: MemberPool) -> Iterator[None]:
+def _signals(end: Callable[[], object]) -> Iterator[None]:
     """Have SIGTERM and Ctrl-C end the members; a second one ends the process at once."""
     asked = threading.Event()
 
@@ -213,7 +218,7 @@ def _signals(member_pool: MemberPool) -> Iterator[None]:
         if asked.is_set():
             end_at_once(f"{signal.Signals(number).name} came twice")
         asked.set()
-        member_pool.terminate()
+        end()
 
     with handled(ask, signal.SIGTERM, signal.SIGINT):
         yield

@@ -170,6 +170,15 @@ class MemberHost:
         """Ask the member to end within the close time, keeping a static member's slot (SIGTERM, Ctrl-C)."""
         self.post(messages.Notice.TERMINATED)
 
+    def leave(self) -> None:
+        """Ask the member to end within the close time and leave its group, static or not: others take over at once."""
+
+        def leaving() -> None:
+            self._machine = replace(self._machine, static=False)
+            self._deliver(messages.Notice.TERMINATED)
+
+        self.post(leaving)
+
     def hold(self) -> None:
         """Plan no further batch.
 

@@ -7,15 +7,16 @@ used for it is there in 4.0 and 4.2; each use says what it becomes without it. T
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 JavaObject: TypeAlias = Any
 """An object in the JVM, of which py4j knows no type; never leaves this package's modules that talk to the JVM."""
+
+_LOG = logging.getLogger(__name__)
 
 
 def launch(conf: SparkConf, errors: int, within: float) -> None:
@@ -107,6 +110,42 @@ def active_context() -> SparkContext | None:
 
     context = SparkContext._active_spark_context  # noqa: SLF001
     return None if context is None or getattr(context, "_jsc", None) is None else context
+
+
+class _SignalHandler:
+    """A `sun.misc.SignalHandler` that the JVM finds here."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def handle(self, signal: JavaObject) -> None:
+        """Take a signal, in a thread of py4j's."""
+        self._call()
+
+    class Java:
+        """What py4j reads."""
+
+        implements: ClassVar = ["sun.misc.SignalHandler"]
+
+
+def take_sigterm(call: Callable[[], object]) -> None:
+    """Have SIGTERM to the JVM call this, and not end the JVM: it ends with this process, whose parent it is.
+
+    Args:
+        call: returns at once.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    context = active_context()
+    if context is None:
+        return
+    try:
+        ensure_callback_server_started(context._gateway)  # noqa: SLF001
+        package = virtual_machine(context).sun.misc
+        package.Signal.handle(package.Signal("TERM"), _SignalHandler(call))
+    except Py4JError as error:  # as with -Xrs, by which the JVM leaves signals alone
+        _LOG.warning("SIGTERM ends Spark's JVM, and its members with it, without a drain: %s", error)
 
 
 def executors(context: SparkContext) -> int | None:
@@ -200,7 +239,7 @@ def set_property(context: SparkContext, name: str, value: str) -> None:
 
 def has_class(context: SparkContext, name: str) -> bool:
     """Whether the driver can load this Java class."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
 
     try:
         virtual_machine(context).java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)

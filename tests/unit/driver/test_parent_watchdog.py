@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import cast
 
 import pytest
@@ -37,6 +38,8 @@ class FakeMemberPool:
     asked: list[str] = field(default_factory=list)
     is_ending: bool = False
     close_time: float = 0.0
+    terminated: Callable[[], None] = lambda: None
+    """What SIGTERM calls."""
 
     def hold(self) -> None:
         self.asked.append("hold")
@@ -44,6 +47,10 @@ class FakeMemberPool:
     def terminate(self) -> None:
         self.is_ending = True
         self.asked.append("terminate")
+
+    def leave(self) -> None:
+        self.is_ending = True
+        self.asked.append("leave")
 
 
 @pytest.fixture
@@ -67,12 +74,13 @@ def task_of(process: subprocess.Popen[bytes], drain: float = WITHIN) -> Task:
 
 @contextmanager
 def watching(
-    driver: Driver, task: Task, ended: list[str], *indexes: int, store: RegionStore | None = None
+    driver: Driver, task: Task | None, ended: list[str], *indexes: int, store: RegionStore | None = None
 ) -> Iterator[FakeMemberPool]:
     """Watch a task for members with these indexes."""
     pool = FakeMemberPool(tuple(driver.member(index) for index in indexes))
     watchdog = ParentWatchdog(store or driver.store, driver.name, task=task, end_process=ended.append)
     watchdog.hold(cast("MemberPool", pool))
+    pool.terminated = partial(watchdog.terminated, cast("MemberPool", pool))
     with watchdog.watching():
         yield pool
 
@@ -203,6 +211,43 @@ def test_a_task_that_is_not_on_this_host_is_gone_when_its_last_checkpoint_is_ask
         assert happened(lambda: pool.is_ending, within=WITHIN)
     assert pool.asked == ["hold", "terminate"]
     assert ended == []
+
+
+def test_a_driver_that_its_cluster_ends_drains_and_its_members_leave(driver: Driver, ended: list[str]) -> None:
+    driver.process(driver.member(0), width=10)
+    task = Task(request_id="n", drain=timedelta(seconds=WITHIN))
+    with watching(driver, task, ended, 0) as pool:
+        pool.terminated()
+        assert happened(lambda: RequestId("n") in driver.region.requests, within=WITHIN)
+        assert driver.region.requests[RequestId("n")].requester.reason == "the cluster ends the driver"
+        driver.complete()
+        driver.publish()
+        for member in driver.all_members():
+            driver.read_back(member)
+        assert happened(lambda: pool.is_ending, within=WITHIN)
+    assert pool.asked == ["hold", "leave"]
+    assert ended == []
+
+
+def test_a_driver_that_its_cluster_ends_leaves_while_there_is_time(
+    driver: Driver, ended: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_watchdog_module, "EVICTED_WITHIN", 1.5)
+    driver.process(driver.member(0), width=10)
+    with watching(driver, Task(request_id="n", drain=timedelta(seconds=600)), ended, 0) as pool:
+        pool.close_time = 1.0
+        pool.terminated()
+        assert happened(lambda: pool.asked == ["hold", "leave"], within=WITHIN)
+    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
+
+
+@pytest.mark.parametrize("is_of_a_task", [True, False])
+def test_sigterm_ends_the_members_of_a_driver_beside_its_task_and_they_keep_their_slots(
+    driver: Driver, process: subprocess.Popen[bytes], ended: list[str], is_of_a_task: bool
+) -> None:
+    with watching(driver, task_of(process) if is_of_a_task else None, ended, 0) as pool:
+        pool.terminated()
+        assert pool.asked == ["terminate"]
 
 
 def test_where_no_drain_is_wanted_the_members_end_at_once_and_no_checkpoint_is_asked_for(

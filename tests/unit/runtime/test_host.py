@@ -479,6 +479,16 @@ def test_an_ended_process_of_a_dynamic_member_leaves_its_group(stage: Stage) -> 
     assert {claim.owner for claim in stage.region.claims.values()} == {None}
 
 
+def test_a_process_that_does_not_come_back_gives_its_static_slot_up(stage: Stage) -> None:
+    stage.declare(records(100))
+    member = stage.member()
+    stage.caught_up()
+    member.host.leave()
+    assert member.ended() == Ended(how=End.CLOSED)
+    assert member.membership.calls[-2:] == ["leave", "end"]
+    assert {claim.owner for claim in stage.region.claims.values()} == {None}
+
+
 def test_an_ending_process_lets_its_batch_finish(stage: Stage) -> None:
     stage.declare(records(200))
     member = stage.member(engine=closed())
