@@ -22,6 +22,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 
 from airflow_kcr.driver.task import REQUEST_ID, RunningApplication, Sieve, compared_in, process_state
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
+from airflow_kcr.hooks.pods import LABEL, DriverPod, clean, label_of
 from airflow_kcr.settings import is_secret, names_secret, secrets_in
 from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
 from airflow_kcr.spark.session import CONNECTOR, refuse_settings
@@ -114,6 +115,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             self._conf = {AM_WAIT: "600s", **self._conf, "spark.yarn.submit.waitAppCompletion": "false"}
         elif self._is_kubernetes:
             self._track_driver_via_k8s_api = True
+            self._conf = {**self._conf, f"spark.kubernetes.driver.label.{LABEL}": label_of(self._name)}
         else:
             raise ConfigurationError(
                 f"{master} runs no Python driver in the cluster; use YARN or Kubernetes, or deploy mode client"
@@ -128,6 +130,14 @@ class KcrSparkSubmitHook(SparkSubmitHook):
     def accepted(self) -> str:
         """How the cluster calls an application that it has taken; empty where it did not say."""
         return self._yarn_application_id or self._kubernetes_driver_pod or ""
+
+    @property
+    def driver(self) -> DriverPod | None:
+        """The pod of the driver, whose name is empty before there is one; None: it is in none."""
+        if not (self.is_cluster and self._is_kubernetes):
+            return None
+        master, namespace = self._connection["master"], self._connection["namespace"]
+        return DriverPod.of(master, namespace, self.accepted, self._name)
 
     def _resolve_connection(self) -> dict[str, Any]:
         # The provider's takes YARN for a connection that is not there.
@@ -169,6 +179,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             # Spark has the driver's Python from here, and this machine's path leads nowhere there.
             found.pop("PYSPARK_DRIVER_PYTHON", None)
         self._environment = {**found, **self._environment}
+        if (driver := self.driver) is not None:
+            clean(driver, self.log.warning)
         try:
             with ExitStack() as fetching:
                 self._fetching = fetching

@@ -15,9 +15,9 @@ import asyncio
 import contextvars
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeAlias
 from weakref import WeakKeyDictionary
@@ -28,7 +28,9 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_kcr.errors import KcrError
 from airflow_kcr.goals import MembersEnded, WaitingFor
 from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
+from airflow_kcr.hooks.pods import DriverPod
 from airflow_kcr.protocol.values import format_instant, parse_instant, region_name
+from airflow_kcr.triggers.drivers import SETTLED_WITHIN, cleaned, driver_ended
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer, waiting_for_from_json
 
 if TYPE_CHECKING:
@@ -307,6 +309,7 @@ class WaitingTask(OfRegion):
         then: str = "resume",
         since: datetime | None = None,
         kept: Mapping[str, object] | None = None,
+        driver: DriverPod | None = None,
     ) -> NoReturn:
         """Go on in a method once a region is what is waited for, or that is over otherwise.
 
@@ -316,6 +319,7 @@ class WaitingTask(OfRegion):
             then: the method; it is given the trigger's event.
             since: the store's clock when the task began to wait; None: that counts from the trigger's start.
             kept: what the method is given beside the event, as JSON.
+            driver: the pod of the driver that the region's members are in, where they are in one.
         """
         deadline = self.at_most(longest)
         self.defer(
@@ -325,6 +329,7 @@ class WaitingTask(OfRegion):
                 waiting_for=waiting_for.to_json(),
                 deadline=deadline.total_seconds(),
                 asked_at="" if since is None else format_instant(since),
+                driver=None if driver is None else asdict(driver),
             ),
             method_name=then,
             kwargs=dict(kept) if kept else None,
@@ -356,10 +361,18 @@ class RegionTrigger(BaseTrigger):
         waiting_for: its `to_json`.
         deadline: seconds after which it gives up, counted from `asked_at`.
         asked_at: the store's clock when the task began to wait, as ISO 8601; empty: when the trigger starts.
+        driver: the `DriverPod` as JSON, whose end is an answer too; None: it is not known, or there is none.
     """
 
     def __init__(
-        self, *, kcr_conn_id: str, region: str, waiting_for: Mapping[str, Any], deadline: float, asked_at: str = ""
+        self,
+        *,
+        kcr_conn_id: str,
+        region: str,
+        waiting_for: Mapping[str, Any],
+        deadline: float,
+        asked_at: str = "",
+        driver: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # Airflow's
         self.kcr_conn_id = kcr_conn_id
@@ -367,6 +380,7 @@ class RegionTrigger(BaseTrigger):
         self.waiting_for = dict(waiting_for)
         self.deadline = deadline
         self.asked_at = asked_at
+        self.driver = driver
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the trigger is recreated from."""
@@ -378,6 +392,7 @@ class RegionTrigger(BaseTrigger):
                 "waiting_for": self.waiting_for,
                 "deadline": self.deadline,
                 "asked_at": self.asked_at,
+                "driver": self.driver,
             },
         )
 
@@ -419,4 +434,21 @@ class RegionTrigger(BaseTrigger):
             asked_at=parse_instant(self.asked_at) if self.asked_at else None,
         )
         interval = max(conf.getfloat("kcr", "poll_interval", fallback=DEFAULT_INTERVAL), SHORTEST_INTERVAL)
-        return await Poller.at(await hook.astore_url(), timedelta(seconds=interval)).wait(wait)
+        region = Poller.at(await hook.astore_url(), timedelta(seconds=interval)).wait(wait)
+        return await (region if self.driver is None else self._first(region, DriverPod(**self.driver)))
+
+    async def _first(self, region: Coroutine[Any, Any, TriggerAnswer], driver: DriverPod) -> TriggerAnswer:
+        """Return the region's answer, or that of the driver's pod where the region has none by then."""
+        reached = asyncio.ensure_future(region)
+        ended = asyncio.ensure_future(driver_ended(driver, self.log.warning))
+        try:
+            await asyncio.wait({reached, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not reached.done():
+                await asyncio.wait({reached}, timeout=SETTLED_WITHIN)
+            answer = (reached if reached.done() else ended).result()
+        finally:
+            reached.cancel()
+            ended.cancel()
+        if answer.status is Status.REACHED:
+            await cleaned(driver, self.log.warning)
+        return answer

@@ -11,7 +11,6 @@ It needs root, for the namespaces.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import random
 import signal
@@ -61,6 +60,8 @@ class Image:
 
     entry_point: tuple[str, ...]
     environment: Mapping[str, str]
+    name: str = "registry.example/kcr:1"
+    """No other can be pulled."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,12 +71,17 @@ class Node:
     Args:
         api: the server that it works for.
         folder: for the pods' files and logs.
-        image: of all pods, whatever image they name.
+        image: of all pods.
+        cpus: what the pods ask for together has room in that; others stay pending.
     """
 
     api: ApiServer
     folder: Path
     image: Image
+    cpus: float = 1000.0
+    _taken: dict[str, float] = field(default_factory=dict)
+    """How many CPUs each pod has asked for, by its uid, until its container is over."""
+
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _threads: list[threading.Thread] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
@@ -89,6 +95,7 @@ class Node:
     def start(self) -> None:
         """Start containers from now on."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.api.logs = self.said
         self.hosts.write_text(f"127.0.0.1 localhost\n{self.api.host} kubernetes.default.svc\n")
         self._spawn("kubelet", self._watch)
 
@@ -146,6 +153,7 @@ class Node:
             if container is not None:
                 self._report(pod, "Running", {"running": {"startedAt": now()}}, ready=True, address=address)
                 code = self._until_over(pod, container)
+                self._taken.pop(uid, None)
                 phase = "Failed" if code else "Succeeded"
                 ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "finishedAt": now()}
                 self._report(pod, phase, {"terminated": ended}, ready=False, address=address)
@@ -160,7 +168,11 @@ class Node:
         """Start a pod's container as soon as all is there that it mounts; None: it was deleted before."""
         while not self._over.is_set():
             if self._is_to_end(pod):
+                self._taken.pop(pod["metadata"]["uid"], None)
                 return None
+            if not self._has_room(pod) or not self._is_pulled(pod, address):
+                self._over.wait(1.0)
+                continue
             try:
                 return self._start(pod, address)
             except Refusal as missing:
@@ -168,6 +180,28 @@ class Node:
                 self._report(pod, "Pending", {"waiting": reason}, ready=False, address=address)
                 self._over.wait(1.0)
         return None
+
+    def _has_room(self, pod: Json) -> bool:
+        """Whether the node has the CPUs that a pod asks for, as the scheduler counts them."""
+        uid = pod["metadata"]["uid"]
+        with self.api.changed:
+            (container,) = pod["spec"]["containers"]
+            asked = _cpus(((container.get("resources") or {}).get("requests") or {}).get("cpu", "0"))
+            if uid in self._taken or sum(self._taken.values()) + asked <= self.cpus:
+                self._taken[uid] = asked
+                return True
+        why = {"reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient cpu."}
+        self.api.merge(_place(pod), {"status": {"conditions": [{"type": "PodScheduled", "status": "False", **why}]}})
+        return False
+
+    def _is_pulled(self, pod: Json, address: str) -> bool:
+        (container,) = pod["spec"]["containers"]
+        if container["image"] == self.image.name:
+            return True
+        message = f'Back-off pulling image "{container["image"]}": not found'
+        waiting = {"waiting": {"reason": "ImagePullBackOff", "message": message}}
+        self._report(pod, "Pending", waiting, ready=False, address=address)
+        return False
 
     def _start(self, pod: Json, address: str) -> subprocess.Popen[bytes]:
         (container,) = pod["spec"]["containers"]
@@ -297,21 +331,6 @@ class KubernetesCluster:
         """For spark-submit."""
         return f"k8s://{self.api.address}"
 
-    def client_configuration(self, folder: Path, namespace: str, account: str) -> Path:
-        """Write a kubeconfig file for a service account."""
-        file, trusted = folder / f"kubeconfig-{account}", base64.b64encode(self.api.certificate.encode()).decode()
-        cluster = {"server": self.api.address, "certificate-authority-data": trusted}
-        found = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "kcr",
-            "clusters": [{"name": "double", "cluster": cluster}],
-            "users": [{"name": "airflow", "user": {"token": self.api.token(namespace, account)}}],
-            "contexts": [{"name": "kcr", "context": {"cluster": "double", "user": "airflow", "namespace": namespace}}],
-        }
-        file.write_text(json.dumps(found))  # every JSON is YAML
-        return file
-
     def pods(self, namespace: str, role: str) -> list[Json]:
         """Return the drivers or the executors of Spark."""
         return self.api.select("pods", namespace, f"spark-role={role}")
@@ -350,6 +369,12 @@ def _place(pod: Json) -> Place:
 def _host(pod: Json) -> str:
     """Return what a container takes for the name of its machine."""
     return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
+
+
+def _cpus(quantity: object) -> float:
+    """Return how many CPUs a quantity is: `1`, `0.5` or `500m`."""
+    text = str(quantity)
+    return float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

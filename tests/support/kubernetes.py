@@ -82,10 +82,12 @@ class ApiServer:
     """The server, with what it stores: an object is never changed, but replaced.
 
     Args:
-        host: an address of this machine's loopback network, on which port 443 is free.
+        host: an address of this machine's loopback network, on which the port is free.
+        port: another one serves where there are no pods.
     """
 
     host: str
+    port: int = PORT
     certificate: str = ""
     """The authority to trust, as PEM."""
 
@@ -94,6 +96,9 @@ class ApiServer:
     changes: list[tuple[str, Place, Json]] = field(default_factory=list)
     """What has happened to which object; a revision is how much has."""
 
+    logs: Callable[[str], str] = lambda uid: ""
+    """The kubelet's: what a pod has written, by its uid."""
+
     changed: threading.Condition = field(default_factory=lambda: threading.Condition(threading.RLock()))
     _tokens: dict[str, str] = field(default_factory=dict, repr=False)
     _server: ThreadingHTTPServer | None = None
@@ -101,7 +106,7 @@ class ApiServer:
     @property
     def address(self) -> str:
         """For `--master k8s://…` and kubeconfig files."""
-        return f"https://{self.host}:{PORT}"
+        return f"https://{self.host}:{self.port}"
 
     def start(self, folder: Path) -> None:
         """Answer from now on; the folder is for the certificate's files."""
@@ -111,7 +116,7 @@ class ApiServer:
         (folder / "server.pem").write_text(own.key + own.certificate)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "server.pem")
-        self._server = _Server((self.host, PORT), partial(_Handler, self))
+        self._server = _Server((self.host, self.port), partial(_Handler, self))
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self._server.serve_forever, name="API server", daemon=True).start()
 
@@ -207,6 +212,21 @@ class ApiServer:
         self._tokens[token] = f"system:serviceaccount:{namespace}:{account}"
         return token
 
+    def client_configuration(self, folder: Path, namespace: str, account: str) -> Path:
+        """Write a kubeconfig file for a service account."""
+        file, trusted = folder / f"kubeconfig-{account}", base64.b64encode(self.certificate.encode()).decode()
+        cluster = {"server": self.address, "certificate-authority-data": trusted}
+        found = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "kcr",
+            "clusters": [{"name": "double", "cluster": cluster}],
+            "users": [{"name": "airflow", "user": {"token": self.token(namespace, account)}}],
+            "contexts": [{"name": "kcr", "context": {"cluster": "double", "user": "airflow", "namespace": namespace}}],
+        }
+        file.write_text(json.dumps(found))  # every JSON is YAML
+        return file
+
     def apply(self, manifest: str) -> None:
         """Create what a manifest holds; namespaces come by themselves."""
         for one in yaml.safe_load_all(manifest):
@@ -278,6 +298,10 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refusal(404, "NotFound", "the server could not find the requested resource")
             verb = self._verb(query, path["name"])
             self.api.require(user, verb, path["namespace"], "/".join(filter(None, (path["plural"], path["part"]))))
+            if path["part"] == "log":
+                pod = self.api.get(("pods", path["namespace"], path["name"]))
+                self._write(200, "text/plain", _tail(self.api.logs(pod["metadata"]["uid"]), query))
+                return
             # Every JSON is YAML, and a patch that is applied comes as the latter.
             self._do(user, verb, path, query, yaml.safe_load(body) or {} if body else {})
         except Refusal as refusal:
@@ -370,12 +394,20 @@ class _Handler(BaseHTTPRequestHandler):
                     yield kind, one
 
     def _send(self, code: int, answer: Json) -> None:
-        body = json.dumps(answer).encode()
+        self._write(code, "application/json", json.dumps(answer))
+
+    def _write(self, code: int, kind: str, text: str) -> None:
+        body = text.encode()
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _tail(text: str, query: Mapping[str, str]) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[-int(query.get("tailLines", len(lines) or 1)) :])
 
 
 def _is_selected(one: Json, labels: str, fields: str) -> bool:

@@ -18,6 +18,10 @@ import pytest
 
 from airflow_kcr.embedded.jars import QUICK_START, java
 from airflow_kcr.embedded.servers import spark_home
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.waits import Rule
+from airflow_kcr.triggers.payloads import Status
+from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
 from tests.support.consume_in_cluster import ConsumersInCluster
 from tests.support.consume_pipeline import OUTPUT
@@ -58,7 +62,7 @@ class OnKubernetes(ConsumersInCluster):
             "spark.executor.extraJavaOptions": " ".join(QUICK_START),
         }
         jars = ",".join(f"local://{jar}" for jar in self.found.jars)
-        environment = {"KUBECONFIG": str(self.cluster.client_configuration(self.folder, SPACE, "kcr-submit"))}
+        environment = {"KUBECONFIG": str(self.cluster.api.client_configuration(self.folder, SPACE, "kcr-submit"))}
         return {"master": self.cluster.master, "conf": conf, "jars": jars, "environment": environment}
 
     def ended(self, task: Task) -> bool | None:
@@ -120,7 +124,7 @@ def manifest() -> str:
 def test_sparks_client_hands_a_driver_over_with_the_rights_of_the_page(tmp_path: Path) -> None:
     with kubernetes_cluster(tmp_path / "cluster", image(tmp_path)) as cluster:
         cluster.api.apply(manifest())
-        configuration = cluster.client_configuration(tmp_path, SPACE, "kcr-submit")
+        configuration = cluster.api.client_configuration(tmp_path, SPACE, "kcr-submit")
         conf = {**CONF, "spark.kubernetes.submission.waitAppCompletion": "true", "spark.driver.memory": "512m"}
         ran = subprocess.run(
             [
@@ -160,3 +164,40 @@ def test_a_task_hands_its_application_over_and_succeeds_when_the_region_stops(he
     here.finish(task)
     here.found.until(lambda: here.pods("executor") == [], "its executors gone")
     assert api.refused() == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_driver_whose_pod_is_deleted_in_good_order_drains_and_the_next_try_goes_on(
+    here: OnKubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", here.options()["environment"]["KUBECONFIG"])
+    monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", connection_json(here.found.live.url))
+    first = here.hand_over()
+    here.found.work()
+    here.cluster.api.delete(("pods", SPACE, here.application(first)), {})
+    answer = here.answer(first)
+    assert answer.status is Status.TIMED_OUT
+    assert "is gone: it was deleted" in answer.detail
+    assert here.found.undone(1) == []
+    second = here.hand_over(try_number=2)
+    here.finish(second)
+    assert here.found.undone(1) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_an_executor_that_finds_no_room_is_named_and_batches_wait_for_it(here: OnKubernetes) -> None:
+    here.cluster.node.cpus = 1.5  # the driver asks for one, the executor for two
+    here.hand_over()
+    here.found.live.fill(50)
+    live = here.found.live
+
+    def named() -> bool:
+        waits = liveness.judge(*live.store.read(live.name)).waits
+        return any(wait.rule is Rule.ENGINE and "1 Insufficient cpu" in wait.what for wait in waits)
+
+    here.found.until(named, "the reason among the region's waits")
+    assert live.store.batches(live.name) == ()
+    here.cluster.node.cpus = 10.0
+    here.found.until(live.consumed, "everything consumed")

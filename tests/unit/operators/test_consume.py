@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 
 import airflow_kcr
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks.pods import label_of
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
 from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.spark.session import CONNECTOR, POSTGRES_DRIVER
@@ -27,6 +28,7 @@ from airflow_kcr.spec import parse
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
+from tests.support.kubernetes_pods import NAME, SPACE, kubernetes_pods
 
 TASK = FakeTask(task_id="consume", dag_id="flights_consumers", run_id="run", map_index=1)
 
@@ -512,6 +514,38 @@ def test_on_kubernetes_the_program_is_one_of_the_image_and_the_store_s_address_a
     assert not any("postgresql" in argument for argument in given)
     # Spark would have the driver started with it, in an image that has other paths.
     assert "PYSPARK_DRIVER_PYTHON" not in submits.environment()
+
+
+def test_on_kubernetes_a_try_removes_what_the_lost_drivers_of_earlier_ones_have_left(
+    driver: Driver, submits: Submits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    submits("echo 'INFO X: Deployed Spark application kcr with submission ID kcr:kcr-new-driver into Kubernetes'")
+    driver.up()
+    with kubernetes_pods(tmp_path) as pods:
+        monkeypatch.setenv("KUBECONFIG", str(pods.api.client_configuration(tmp_path, SPACE, "kcr-submit")))
+        spark_at(monkeypatch, f"k8s://{pods.api.address}")
+        pods.driver("kcr-failed")
+        pods.end(1, name="kcr-failed")
+        pods.driver("kcr-stuck")
+        pods.wait_for("CreateContainerConfigError", "secret not found", "kcr-stuck")
+        for name in ("kcr-running", "kcr-pending", "kcr-succeeded"):
+            pods.driver(name)
+        pods.run("kcr-running")
+        pods.find_no_room("no CPU", "kcr-pending")
+        pods.end(0, name="kcr-succeeded")
+        pods.driver("kcr-other-failed", "kcr flights g 1")
+        pods.end(1, name="kcr-other-failed")
+        raised, _ = deferred(conf={"spark.kubernetes.namespace": SPACE})
+        assert pods.left() == {"kcr-running", "kcr-pending", "kcr-succeeded", "kcr-other-failed"}
+        label = label_of(NAME)
+        assert f"spark.kubernetes.driver.label.kcr-application={label}" in submits.arguments()
+        assert isinstance(raised.trigger, RegionTrigger)
+        assert raised.trigger.driver == {
+            "server": pods.api.address,
+            "namespace": SPACE,
+            "pod": "kcr-new-driver",
+            "application": label,
+        }
 
 
 def test_a_kill_on_the_way_to_the_cluster_ends_the_hand_over(

@@ -1,0 +1,181 @@
+"""A deferred task whose driver is in a pod: what Kubernetes says of the pod is an answer, too."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.goals import MembersEnded
+from airflow_kcr.hooks.pods import DriverPod
+from airflow_kcr.protocol.region.commands import KillRegion
+from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.triggers import drivers, waits
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer
+from airflow_kcr.triggers.waits import RegionTrigger
+from tests.support.driver import Driver
+from tests.support.kubernetes_pods import SPACE, Pods, kubernetes_pods
+from tests.unit.triggers.conftest import running, until
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "PERIOD", 0.05)
+    monkeypatch.setattr(waits, "SETTLED_WITHIN", 0.5)
+
+
+@pytest.fixture
+def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
+    with kubernetes_pods(tmp_path) as pods:
+        monkeypatch.setenv("KUBECONFIG", str(pods.api.client_configuration(tmp_path, SPACE, "kcr-submit")))
+        yield pods
+
+
+def trigger(driver: DriverPod) -> RegionTrigger:
+    waiting_for = MembersEnded(group=GroupId("g"), indexes=(0,), before=(0,), last_request="try 1")
+    return RegionTrigger(
+        kcr_conn_id="kcr_default",
+        region="flights",
+        waiting_for=waiting_for.to_json(),
+        deadline=60.0,
+        driver=asdict(driver),
+    )
+
+
+async def answer(made: RegionTrigger) -> TriggerAnswer:
+    (found,) = [TriggerAnswer.from_json(event.payload) async for event in made.run()]
+    return found
+
+
+def answered(driver: DriverPod, then: Callable[[], object] = lambda: None) -> TriggerAnswer:
+    """Return what the trigger says after something has happened."""
+    found: list[TriggerAnswer] = []
+
+    async def main() -> None:
+        task = asyncio.create_task(answer(trigger(driver)))
+        await asyncio.sleep(0.3)
+        assert not task.done()
+        await asyncio.to_thread(then)
+        found.append(await task)
+        # The poller ends with its last waiter, and closes its connection.
+        await until(lambda: all(one.get_name() != "kcr poller" for one in asyncio.all_tasks()))
+
+    running(main)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "said", "status", "detail"),
+    [
+        (2, "Error", "kcr: the pipeline jobs.x:f does not import\n", Status.REFUSED, "the pipeline jobs.x:f does not"),
+        (3, "Error", "kcr: g[0] is held\n", Status.REFUSED, r"ended with status 3 \(Error\): g\[0\] is held"),
+        (4, "Error", "kcr: the store does not answer\n", Status.TIMED_OUT, "the store does not answer; another try"),
+        (137, "OOMKilled", "", Status.TIMED_OUT, r"status 137 \(OOMKilled\): its last words are above; another try"),
+        (0, "Completed", "", Status.TIMED_OUT, "ended in good order while the region goes on; another try"),
+    ],
+)
+def test_a_driver_that_ends_says_how_and_its_status_whether_a_retry_can_help(
+    driver: Driver, pods: Pods, code: int, reason: str, said: str, status: Status, detail: str
+) -> None:
+    here = pods.driver()
+    pods.run()
+    found = answered(here, lambda: pods.end(code, reason, said=said))
+    assert found.status is status
+    assert re.search(detail, found.detail), found.detail
+    assert "the driver's pod kcr-driver (namespace kcr)" in found.detail
+
+
+def test_the_last_lines_of_a_driver_that_failed_are_shown(
+    driver: Driver, pods: Pods, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = pods.driver()
+    said = "".join(f"line {n}\n" for n in range(100))
+    answered(here, lambda: pods.end(1, said=said))
+    shown = capsys.readouterr().out
+    assert "driver: line 99" in shown
+    assert "driver: line 79" not in shown
+
+
+def test_a_pod_that_was_deleted_is_noticed(driver: Driver, pods: Pods) -> None:
+    here = pods.driver()
+    pods.run()
+    found = answered(here, pods.remove)
+    assert found.status is Status.TIMED_OUT
+    assert "is gone: it was deleted, or its node was" in found.detail
+
+
+def test_a_driver_that_can_t_start_says_why_and_is_deleted_lest_it_starts_later(driver: Driver, pods: Pods) -> None:
+    here = pods.driver()
+    pods.wait_for("ErrImagePull", "not found")  # the kubelet tries again
+    found = answered(here, lambda: pods.wait_for("ImagePullBackOff", 'Back-off pulling image "x:1"'))
+    assert found.status is Status.TIMED_OUT
+    assert 'can\'t start, and was deleted: ImagePullBackOff: Back-off pulling image "x:1"' in found.detail
+    assert pods.left() == set()
+
+
+def test_a_driver_that_finds_no_room_is_waited_for_and_that_is_said_once(
+    driver: Driver, pods: Pods, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = pods.driver()
+    pods.find_no_room("0/1 nodes are available: 1 Insufficient cpu.")
+    answered(here, lambda: driver.handle(KillRegion()))
+    shown = capsys.readouterr().out
+    assert shown.count("waits for room: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.") == 1
+    assert pods.left() == {"kcr-driver"}
+
+
+def test_an_end_with_the_region_s_is_the_region_s_and_lost_drivers_are_cleaned_up(driver: Driver, pods: Pods) -> None:
+    here = pods.driver()
+    pods.run()
+    for name, code in (("kcr-lost", 1), ("kcr-earlier", 0)):
+        pods.driver(name)
+        pods.end(code, name=name)
+    pods.driver("kcr-other", "kcr flights g 1")
+    pods.end(1, name="kcr-other")
+
+    def stop() -> None:
+        pods.end(0)
+        driver.handle(KillRegion())
+
+    assert answered(here, stop) == TriggerAnswer(status=Status.REACHED)
+    assert pods.left() == {"kcr-driver", "kcr-earlier", "kcr-other"}
+
+
+def test_where_kubernetes_can_t_be_asked_the_region_alone_says_it(
+    driver: Driver, pods: Pods, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = pods.driver()
+    pods.run()
+    pods.api.stop()
+    assert answered(here, lambda: driver.handle(KillRegion())).status is Status.REACHED
+    shown = capsys.readouterr().out
+    assert shown.count("can't be watched; only its members' leases tell whether it lives") == 1
+
+
+def test_without_the_right_to_read_its_log_a_driver_still_has_ended(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with kubernetes_pods(tmp_path, without="pods/log") as pods:
+        monkeypatch.setenv("KUBECONFIG", str(pods.api.client_configuration(tmp_path, SPACE, "kcr-submit")))
+        here = pods.driver()
+        found = answered(here, lambda: pods.end(2))
+    assert found.status is Status.REFUSED
+    assert "the driver's log can't be read" in capsys.readouterr().out
+
+
+def test_a_token_that_has_been_renewed_is_read_again(driver: Driver, pods: Pods, tmp_path: Path) -> None:
+    here = pods.driver()
+    pods.run()
+    pods.api._tokens.clear()
+
+    def renewed() -> None:
+        pods.api.client_configuration(tmp_path, SPACE, "kcr-submit")
+        pods.remove()
+
+    assert "is gone" in answered(here, renewed).detail
