@@ -47,6 +47,7 @@ from airflow_kcr.spark import jvm
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.executors import Executors
 from airflow_kcr.spark.pipelines import imports_of, warm_up
+from airflow_kcr.spark.pods import executors_waiting
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import LARGEST_FETCH, Source, fetch_within, held
 from airflow_kcr.spark.session import SparkSettings, executor_memory, stop_session
@@ -293,11 +294,12 @@ def hosting(
         renewals = Renewals(store, boot_time)
         stack.callback(renewals.end)
         application = application_of(spark)
+        waits_for = partial(executors_waiting, application.application)
         _start(store, run)
         hosts: list[MemberHost] = []
         for group, its in logs.items():
             warm_up = partial(_warm_up, prepared, group, spark, its) if run.region_run is None else partial(_ask, spark)
-            executors = Executors(pulse, warm_up)
+            executors = Executors(pulse, warm_up, waits_for)
             shared = _Shared(spark, its, end_process, application.label(), sinks[group], executors, renewals)
             hosts += (_host(store, prepared, shared, member) for member in run.members if member.group == group)
         member_pool = MemberPool(store, run.region, hosts)
@@ -366,7 +368,8 @@ def application_of(spark: SparkSession) -> RunningApplication:
     return RunningApplication(
         application=spark.sparkContext.applicationId or "",
         ui=spark.sparkContext.uiWebUrl or "",
-        host=socket.gethostname(),
+        # A pod's host name is cut off after 63 letters.
+        host=spark.conf.get("spark.kubernetes.driver.pod.name", None) or socket.gethostname(),
         pid=os.getpid(),
         started=0 if state is None else state.started,
     )

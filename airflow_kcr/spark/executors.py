@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from airflow_kcr.ports import nothing
 from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.reads import RECORD
 
@@ -45,16 +46,18 @@ class Executors:
         pulse: knows how many there are.
         warm_up: gets them ready, waiting for the first one, and returns how many bytes a record has, 0 where there is
             none; what it raises is logged, and blocks nothing.
+        waits_for: says what those wait for that the cluster has no place for, as far as it tells; it may take seconds.
     """
 
-    def __init__(self, pulse: Pulse, warm_up: Callable[[], int]) -> None:
+    def __init__(self, pulse: Pulse, warm_up: Callable[[], int], waits_for: Callable[[], str] = nothing) -> None:
         self.record = RECORD
         """How many bytes a record has, as far as is known."""
 
-        self._pulse, self._warm_up = pulse, warm_up
+        self._pulse, self._warm_up, self._waits_for = pulse, warm_up, waits_for
         self._lock = threading.Lock()
         self._lacking_since: float | None = None
         self._is_named = False
+        self._heard, self._heard_at = "", -ASKED_EVERY
         self._ask()
 
     def are_ready(self) -> bool:
@@ -75,10 +78,13 @@ class Executors:
             since = self._lacking_since = now if self._lacking_since is None else self._lacking_since
             if self._asked.is_set() and now - self._asked_at >= ASKED_EVERY:
                 self._ask()
+            if now - self._heard_at >= ASKED_EVERY:
+                self._heard_at = now
+                threading.Thread(target=self._hear, name="asks for executors", daemon=True).start()
             if now - since < NAMED_AFTER:
                 return "Spark has no executor yet"
             loss = "" if self._pulse.loss == _LET_GO else self._pulse.loss
-            why = f"Spark has no executor: {loss[:_LONGEST] or _SPARK_SAYS}"
+            why = f"Spark has no executor: {(self._heard or loss)[:_LONGEST] or _SPARK_SAYS}"
             if not self._is_named:
                 self._is_named = True
                 _LOG.warning("no batch can run: %s", why)
@@ -101,7 +107,10 @@ class Executors:
         finally:
             asked.set()
 
+    def _hear(self) -> None:
+        self._heard = self._waits_for()
+
     def _found(self) -> None:
         if self._is_named:
             _LOG.info("Spark has an executor, batches can run")
-        self._lacking_since, self._is_named = None, False
+        self._lacking_since, self._is_named, self._heard = None, False, ""

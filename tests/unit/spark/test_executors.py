@@ -105,3 +105,15 @@ def test_after_a_while_it_is_named_once_with_spark_s_reason(
     pulse.executors = 1
     assert executors.lack() == ""
     assert "Spark has an executor" in caplog.text
+
+
+def test_what_the_cluster_says_of_pending_executors_is_the_reason(
+    pulse: Pulse, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors_module, "NAMED_AFTER", 0.0)
+    executors = Executors(pulse, jobs, lambda: "pod x: Unschedulable: 1 Insufficient cpu")
+    pulse.executors, pulse.loss = 0, "worker lost"
+    named = "Spark has no executor: pod x: Unschedulable: 1 Insufficient cpu"
+    eventually(lambda: executors.lack() == named, "what the cluster says")
+    pulse.executors = 1
+    assert executors.lack() == ""
