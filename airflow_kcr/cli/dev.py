@@ -39,9 +39,20 @@ Without = Annotated[
 ]
 
 
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The IPv4 address of this machine at which Kafka and Postgres listen, so that containers and other "
+        "machines reach them. Neither asks for a password: whoever reaches the address can read and write.",
+        show_default="127.0.0.1",
+    ),
+]
+
+
 @app.command()
 @reported
-def up(folder: Folder = None, without: Without = None, output: Output = None) -> None:
+def up(folder: Folder = None, without: Without = None, listen: Listen = None, output: Output = None) -> None:
     """Start the services that aren't running, with their previous data, and leave them running.
 
     The first run downloads Kafka and Spark's Kafka connector from Maven Central, about 45 MB.
@@ -51,7 +62,7 @@ def up(folder: Folder = None, without: Without = None, output: Output = None) ->
     from airflow_kcr.embedded import services
 
     where = _absolute(folder)
-    show(_answer(where, services.up(where, note, tuple(without or ()))), output)
+    show(_answer(where, services.up(where, note, tuple(without or ()), listen=listen)), output)
 
 
 @app.command()

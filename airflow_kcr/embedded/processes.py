@@ -24,6 +24,7 @@ import psutil
 
 from airflow_kcr.errors import ServiceFailed
 
+LOOPBACK: Final = "127.0.0.1"
 STOP_WITHIN: Final = 10.0
 KILL_WITHIN: Final = 10.0
 BURIED_WITHIN: Final = 2.0
@@ -146,6 +147,8 @@ class EmbeddedServer(ABC):
     port: int
     launch: Launch = field(repr=False)
     child: ServiceProcess | None = field(default=None, repr=False)
+    host: str = LOOPBACK
+    """The address at which clients reach it."""
 
     @property
     def pid(self) -> int | None:
@@ -283,8 +286,8 @@ def free_port() -> int:
     return port
 
 
-def accepts(port: int) -> bool:
-    """Return whether this port of the loopback address accepts connections."""
+def accepts(port: int, host: str = LOOPBACK) -> bool:
+    """Return whether this port of an address of this machine accepts connections."""
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((host, port)) == 0

@@ -1,4 +1,4 @@
-"""A real Kafka broker, a real Postgres and a real Spark on the loopback address.
+"""A real Kafka broker, a real Postgres and a real Spark on this machine: on the loopback address, unless it is told.
 
 The broker is its own controller (KRaft, combined mode).
 
@@ -26,6 +26,7 @@ from psycopg import sql
 
 from airflow_kcr.embedded.jars import KAFKA_BROKER, QUICK_START, java, pyspark_jars, resolve
 from airflow_kcr.embedded.processes import (
+    LOOPBACK,
     EmbeddedServer,
     Launch,
     ServiceProcess,
@@ -78,7 +79,7 @@ class Broker(EmbeddedServer):
     @property
     def address(self) -> str:
         """Where clients reach it without a password."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def _start(self) -> None:
         self._format()
@@ -89,7 +90,9 @@ class Broker(EmbeddedServer):
             env=dict(os.environ),
         )
         self.child = child
-        child.wait_until(lambda: child.has_logged(STARTED) and accepts(self.port), within=BROKER_READY_WITHIN)
+        child.wait_until(
+            lambda: child.has_logged(STARTED) and accepts(self.port, self.host), within=BROKER_READY_WITHIN
+        )
 
     def _format(self) -> None:
         if (self.folder / "data" / "meta.properties").exists():
@@ -110,7 +113,11 @@ class Broker(EmbeddedServer):
 
 
 def start_broker(
-    folder: Path, *, launch: Launch = start_detached, settings: Mapping[str, str] = MappingProxyType({})
+    folder: Path,
+    *,
+    launch: Launch = start_detached,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    host: str = LOOPBACK,
 ) -> Broker:
     """Start a new broker, or that of the folder again, with the data and the port it had.
 
@@ -118,6 +125,7 @@ def start_broker(
         folder: Where settings, data and logs go.
         launch: How its process is started.
         settings: Broker settings beside `SETTINGS`, or instead of them.
+        host: An address of this machine, at which clients reach it.
 
     Raises:
         ServiceFailed: if it does not start; it is not left running then.
@@ -136,7 +144,7 @@ def start_broker(
         "controller.quorum.voters": f"1@127.0.0.1:{known['controller_port']}",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "BROKER",
-        "listeners": f"BROKER://127.0.0.1:{known['port']},CONTROLLER://127.0.0.1:{known['controller_port']}",
+        "listeners": f"BROKER://{host}:{known['port']},CONTROLLER://127.0.0.1:{known['controller_port']}",
         "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": str(folder / "data"),
         "offsets.topic.replication.factor": "1",
@@ -144,7 +152,7 @@ def start_broker(
         "transaction.state.log.min.isr": "1",
     }
     write_settings(folder, {**own, **settings})
-    broker = Broker(folder=folder, port=known["port"], cluster_id=known["cluster_id"], launch=launch)
+    broker = Broker(folder=folder, port=known["port"], cluster_id=known["cluster_id"], launch=launch, host=host)
     started(broker.start, broker.stop)
     return broker
 
@@ -180,6 +188,9 @@ def _command(*arguments: str) -> list[str]:
 POSTGRES_READY_WITHIN: Final = 60.0
 USER: Final = "postgres"
 
+TRUSTED: Final = "host all all all trust\n"
+"""The line by which it trusts other machines too, where they reach it."""
+
 # Its data need not survive a crash of the machine, so nothing waits for the disk. They must survive a kill of the
 # server, or what a test sees after one would be no fault of the project; so commits are synchronous all the same.
 UNSAFE_BUT_FAST: Final[Mapping[str, str]] = {"fsync": "off", "full_page_writes": "off"}
@@ -198,12 +209,12 @@ class Postgres(EmbeddedServer):
 
     def url(self, database: str = "postgres") -> str:
         """Return the address of a database over TCP."""
-        return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{USER}@{self.host}:{self.port}/{database}"
 
     def _start(self) -> None:
         programs, user = self._prepare()
         options = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": self.host,
             "port": str(self.port),
             "unix_socket_directories": "",
             **self.settings,
@@ -244,11 +255,19 @@ class Postgres(EmbeddedServer):
         server = _package(self.data)
         # Also lets the user that it runs as, where we are root, reach the folder.
         server.ensure_pgdata_inited()
+        rules = self.data / "pg_hba.conf"
+        if self.host != LOOPBACK and TRUSTED not in rules.read_text(encoding="utf-8"):
+            with rules.open("a", encoding="utf-8") as file:
+                file.write(TRUSTED)
         return server.bin_path, server.system_user
 
 
 def start_postgres(
-    folder: Path, *, launch: Launch = start_detached, settings: Mapping[str, str] = UNSAFE_BUT_FAST
+    folder: Path,
+    *,
+    launch: Launch = start_detached,
+    settings: Mapping[str, str] = UNSAFE_BUT_FAST,
+    host: str = LOOPBACK,
 ) -> Postgres:
     """Start a new server, or that of the folder again, with the data and the port it had.
 
@@ -256,6 +275,7 @@ def start_postgres(
         folder: Where its data and its log go.
         launch: How its process is started.
         settings: Postgres settings, instead of `UNSAFE_BUT_FAST`.
+        host: An address of this machine, at which clients reach it.
 
     Raises:
         ServiceFailed: if it does not start.
@@ -265,7 +285,7 @@ def start_postgres(
     port = folder / "port"
     if not port.exists():
         port.write_text(str(free_port()))
-    server = Postgres(folder=folder, port=int(port.read_text()), settings=settings, launch=launch)
+    server = Postgres(folder=folder, port=int(port.read_text()), settings=settings, launch=launch, host=host)
     started(server.start, server.stop)
     return server
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from ipaddress import IPv4Address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,7 +24,7 @@ from typing import Any, Final
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.airflow import AirflowPlan, copy_examples, end_strays, kept, start_airflow
 from airflow_kcr.embedded.flights import data as flights
-from airflow_kcr.embedded.processes import ServiceProcess, start_detached, together
+from airflow_kcr.embedded.processes import LOOPBACK, ServiceProcess, start_detached, together
 from airflow_kcr.embedded.servers import spark_home, start_broker, start_postgres, start_standalone
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.spark.launch import locked
@@ -30,6 +32,9 @@ from airflow_kcr.store.schema_upgrade import upgrade
 
 LEAVABLE: Final = frozenset({"airflow", "spark"})
 """Services that `up` can do without; Airflow needs Kafka and the store."""
+
+LISTENING: Final = frozenset({"kafka", "postgres"})
+"""Services that can be reached from other machines."""
 
 FOLDER_VARIABLE: Final = "KCR_DEV_FOLDER"
 DATABASE: Final = "kcr"
@@ -71,6 +76,7 @@ def up(
     report: Report,
     without: Collection[str] = (),
     settings: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    listen: str | None = None,
 ) -> dict[str, Service]:
     """Start what is not up, with the data it had, and leave it running; return what is up then.
 
@@ -79,24 +85,29 @@ def up(
         report: told of each step.
         without: services that are not started; one that runs is left alone. The others need only what they use.
         settings: more of a service's own settings, by its name: kafka, airflow.
+        listen: the address of this machine at which Kafka and Postgres are reached; None: the loopback address.
 
     Raises:
-        ConfigurationError: one of these can't be left out.
+        ConfigurationError: one of these can't be left out; the address is none of this machine's, or Kafka or Postgres
+            runs at another one.
         ServiceFailed: if a service does not start or a download fails; what was started before stays up.
         ToolMissing: if Java or a Python package is missing.
     """
     wanted = _wanted(without)
+    host = LOOPBACK if listen is None else _own_address(listen)
     with _locked(folder):
         services = _read(folder)
         for name, start in wanted.items():
             found = services.get(name, Service())
             if found.up:
+                if listen is not None and name in LISTENING and not _is_at(found.address, host):
+                    raise ConfigurationError(f"{name} runs at {found.address}; stop it first: kcr dev down")
                 report(f"{name}: is up")
                 continue
             for one in found.processes:  # what a crash has left of it
                 one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
             services[name] = Service()
-            starting = Starting(folder=folder, name=name, running=services, settings=settings.get(name, {}))
+            starting = Starting(folder=folder, name=name, running=services, settings=settings.get(name, {}), host=host)
             services[name].address = start(folder / name, starting, report)
             _write(folder, services)
             report(f"{name}: is up")
@@ -107,6 +118,23 @@ def _wanted(without: Collection[str]) -> dict[str, Callable[[Path, Starting, Rep
     if unknown := sorted(set(without) - LEAVABLE):
         raise ConfigurationError(f"{', '.join(unknown)} can't be left out; what can: {', '.join(sorted(LEAVABLE))}")
     return {name: start for name, start in _STARTS.items() if name not in without}
+
+
+def _is_at(address: str, host: str) -> bool:
+    return address.rpartition("@")[2].startswith(f"{host}:")
+
+
+def _own_address(text: str) -> str:
+    """Return an address of this machine that clients can be told."""
+    try:
+        address = IPv4Address(text)
+        with socket.socket() as probe:
+            probe.bind((text, 0))
+    except (ValueError, OSError):
+        address = None
+    if address is None or address.is_unspecified:
+        raise ConfigurationError(f"{text} is no IPv4 address of this machine that others can be told; name one of them")
+    return text
 
 
 def down(folder: Path, report: Report) -> dict[str, Service]:
@@ -159,6 +187,7 @@ class Starting:
     name: str
     running: Mapping[str, Service]
     settings: Mapping[str, str]
+    host: str
 
     def launch(
         self, command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
@@ -174,12 +203,12 @@ def _start_kafka(folder: Path, starting: Starting, report: Report) -> str:
     report(f"kafka: fetching its jars, if they are not in {jars.home()} yet")
     jars.resolve(jars.KAFKA_BROKER)
     report("kafka: starting")
-    return start_broker(folder, launch=starting.launch, settings=starting.settings).address
+    return start_broker(folder, launch=starting.launch, settings=starting.settings, host=starting.host).address
 
 
 def _start_postgres(folder: Path, starting: Starting, report: Report) -> str:
     report("postgres: starting")
-    server = start_postgres(folder, launch=starting.launch)
+    server = start_postgres(folder, launch=starting.launch, host=starting.host)
     server.ensure_database(AIRFLOW_DATABASE)
     url = server.ensure_database(DATABASE)
     upgrade(url)

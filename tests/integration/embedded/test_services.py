@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,30 @@ def test_up_leaves_running_what_down_stops(folder: Path) -> None:
     assert not accepts(port)
     assert [part for part in ("kafka", "postgres") if (folder / part).exists()] == ["kafka", "postgres"]
     assert json.loads(dev("down", "-o", "json").stdout) == NOTHING
+
+
+@pytest.mark.long
+def test_kafka_and_postgres_listen_where_they_are_told(folder: Path) -> None:
+    every = (one.address for found in psutil.net_if_addrs().values() for one in found if one.family is socket.AF_INET)
+    own = next((one for one in every if not one.startswith("127.")), "127.0.0.2")
+    some = ("up", "--without", "airflow", "--without", "spark", "-o", "json")
+    done = dev(*some, "--listen", own)
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["kafka"]["bootstrap_servers"].startswith(f"{own}:")
+    kafka = Kafka(found["kafka"]["bootstrap_servers"])
+    kafka.produce(kafka.topic(), [b"x"])
+    assert f"@{own}:" in found["store_url"]
+    with psycopg.connect(found["store_url"]) as connection:
+        assert connection.execute("SELECT count(*) FROM kcr.region").fetchone() == (0,)
+    port = make_url(found["store_url"]).port
+    assert port is not None
+    assert not accepts(port)
+
+    other = dev(*some, "--listen", "127.0.0.1")
+    assert other.exit_code == 2
+    assert f"kafka runs at {found['kafka']['bootstrap_servers']}; stop it first: kcr dev down" in other.stderr
+    assert json.loads(dev(*some).stdout) == found
 
 
 def test_without_java_up_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -75,3 +75,11 @@ def test_what_others_need_is_not_left_out(started: list[str], tmp_path: Path) ->
     assert result.exit_code == 2
     assert "kafka can't be left out; what can: airflow, spark" in result.stderr
     assert started == []
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.1", "localhost", "::1", ""])
+def test_an_address_that_is_none_of_this_machine_is_refused(address: str, started: list[str], tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["dev", "up", "--folder", str(tmp_path), "--listen", address])
+    assert result.exit_code == 2
+    assert "is no IPv4 address of this machine that others can be told" in result.stderr
+    assert started == []
