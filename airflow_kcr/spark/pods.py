@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
 
 Pod: TypeAlias = Mapping[str, Any]
 """A pod as JSON, as the API server sends it."""
@@ -66,6 +63,11 @@ def executors_waiting(application: str, account: Path = ACCOUNT, environ: Mappin
     """
     if "KUBERNETES_SERVICE_HOST" not in environ:
         return ""
+    # Here, because each file of DAGs that is parsed reads this module.
+    import ssl
+    from urllib.parse import urlencode
+    from urllib.request import Request, urlopen
+
     selector = urlencode({"labelSelector": f"spark-app-selector={application},spark-role=executor"})
     try:
         address = f"https://{environ['KUBERNETES_SERVICE_HOST']}:{environ['KUBERNETES_SERVICE_PORT']}"
