@@ -44,7 +44,7 @@ Listen = Annotated[
     typer.Option(
         metavar="ADDRESS",
         help="The IPv4 address of this machine at which Kafka and Postgres listen, so that containers and other "
-        "machines reach them. Neither asks for a password: whoever reaches the address can read and write.",
+        "machines reach them. Neither asks for a password: all who reach the address can read and write.",
         show_default="127.0.0.1",
     ),
 ]
