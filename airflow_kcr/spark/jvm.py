@@ -141,7 +141,7 @@ def take_sigterm(call: Callable[[], object]) -> None:
     if context is None:
         return
     try:
-        ensure_callback_server_started(context._gateway)  # noqa: SLF001
+        ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001
         package = virtual_machine(context).sun.misc
         package.Signal.handle(package.Signal("TERM"), _SignalHandler(call))
     except Py4JError as error:  # as with -Xrs, by which the JVM leaves signals alone
