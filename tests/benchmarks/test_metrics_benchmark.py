@@ -28,7 +28,7 @@ from tests.benchmarks.test_idle_benchmark import resting
 from tests.support.counted_process import counted_process
 from tests.support.kafka import Kafka
 from tests.support.members import Live, live
-from tests.support.otlp_receiver import METRICS, otlp_receiver
+from tests.support.otlp_receiver import METRICS, OtlpReceiver
 from tests.unit.metrics.test_exporter import free_port
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
@@ -105,8 +105,8 @@ def told(hosted: Hosted) -> Iterator[None]:
         return (MemberFacts(region=hosted.name, snapshot=one) for one in hosted.member_pool.snapshots())
 
     port = free_port()
-    with otlp_receiver() as receiver, ExitStack() as stack:
-        sending = {OTLP[0]: receiver.url(METRICS), "OTEL_METRIC_EXPORT_INTERVAL": "1000"}
+    with OtlpReceiver() as receiver, ExitStack() as stack:
+        sending = {OTLP[0]: f"{receiver.url}{METRICS}", "OTEL_METRIC_EXPORT_INTERVAL": "1000"}
         stack.enter_context(patch.dict(os.environ, sending))
         with published(MEMBER_METRICS, facts, port), scraped(port, EVERY):
             yield

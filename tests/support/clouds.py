@@ -12,19 +12,18 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 import zipfile
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Final
 from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
 
+import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -32,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from airflow_kcr.embedded.jars import KAFKA_BROKER, JarSet, java, resolve, shipped
 from airflow_kcr.kafka.logins import MECHANISMS
+from tests.support.endpoint import Answer, Endpoint, Request
 from tests.support.kafka import KafkaSet
 from tests.support.kafka_cluster import start_cluster
 
@@ -213,30 +213,14 @@ def java_libraries(auth: str) -> JarSet:
 @contextmanager
 def clouds(folder: Path, lifetime: int = 3600) -> Iterator[Clouds]:
     """Serve tokens for as long as the context lasts."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-    found = Clouds(address=f"http://127.0.0.1:{server.server_port}", folder=folder, lifetime=lifetime)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            status, text = found.answer(self.path, self.rfile.read(int(self.headers["Content-Length"])).decode())
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json" if self.path == "/token" else "text/xml")
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
+    def answer(request: Request) -> Answer:
+        status, text = found.answer(request.path, request.body.decode())
+        return Answer(status, text.encode(), "application/json" if request.path == "/token" else "text/xml")
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server.RequestHandlerClass = Handler
-    serving = threading.Thread(target=server.serve_forever, name="clouds", daemon=True)
-    serving.start()
-    try:
+    with Endpoint(answer) as server:
+        found = Clouds(address=server.url, folder=folder, lifetime=lifetime)
         yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        serving.join()
 
 
 @contextmanager
@@ -249,15 +233,9 @@ def managed_broker(folder: Path, giver: Clouds) -> Iterator[KafkaSet]:
         f"{listener}.sasl.server.callback.handler.class": _SOURCE.stem,
         f"{listener}.connections.max.reauth.ms": "3600000",
     }
-    before = os.environ.get("JAVA_TOOL_OPTIONS")
-    os.environ["JAVA_TOOL_OPTIONS"] = f"-javaagent:{_agent(folder)} -Dtoken.validator={giver.address}/check"
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", f"-javaagent:{_agent(folder)} -Dtoken.validator={giver.address}/check")
         cluster = start_cluster(folder / "kafka", settings=own, sasl_users={"flights": "unused"})
-    finally:
-        if before is None:
-            del os.environ["JAVA_TOOL_OPTIONS"]
-        else:
-            os.environ["JAVA_TOOL_OPTIONS"] = before
     try:
         yield KafkaSet(cluster)
     finally:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import socketserver
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from email import message_from_string
 from email.message import Message
 from email.policy import default
 
+from tests.support.endpoint import Served
 
-class MailServer(socketserver.ThreadingTCPServer):
+
+class MailServer(Served, socketserver.ThreadingTCPServer):
     """Speaks as much SMTP as a client needs that sends one message at a time, on a free port of this machine.
 
     Args:
@@ -57,16 +56,3 @@ class _Dialogue(socketserver.StreamRequestHandler):
 
     def _say(self, answer: str) -> None:
         self.wfile.write(f"{answer}\r\n".encode())
-
-
-@contextmanager
-def mail_server(*, refuses: bool = False) -> Iterator[MailServer]:
-    """Lend a running mail server."""
-    with MailServer(refuses=refuses) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
+from tests.support.endpoint import Answer, Endpoint, Request
 from tests.support.kafka import WITHIN, KafkaSet
 from tests.support.kafka_cluster import start_cluster
 
@@ -108,60 +107,28 @@ class Tokens:
 @contextmanager
 def token_endpoint(lifetime: float = 300.0) -> Iterator[Tokens]:
     """Serve tokens for as long as the context lasts."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-    tokens = Tokens(
-        address=f"http://127.0.0.1:{server.server_port}",
-        key=rsa.generate_private_key(public_exponent=65537, key_size=2048),
-        lifetime=lifetime,
-    )
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer(200, tokens.keys())
+    def answer(request: Request) -> Answer:
+        if request.method == "GET":
+            return _json(200, tokens.keys())
+        sent = b64decode(request.headers.get("Authorization", "Basic ").removeprefix("Basic ")).decode()
+        if sent != f"{CLIENT}:{SECRET}":
+            return _json(401, {"error": "invalid_client", "error_description": "no such client and secret"})
+        tokens.asked.append(request.headers.get("User-Agent", ""))
+        return _json(200, {"access_token": tokens.token(), "token_type": "Bearer", "expires_in": int(lifetime)})
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            sent = b64decode(self.headers.get("Authorization", "Basic ").removeprefix("Basic ")).decode()
-            if sent != f"{CLIENT}:{SECRET}":
-                self._answer(401, {"error": "invalid_client", "error_description": "no such client and secret"})
-                return
-            tokens.asked.append(self.headers.get("User-Agent", ""))
-            self._answer(200, {"access_token": tokens.token(), "token_type": "Bearer", "expires_in": int(lifetime)})
-
-        def _answer(self, status: int, body: dict[str, Any]) -> None:
-            text = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server.RequestHandlerClass = Handler
-    serving = threading.Thread(target=server.serve_forever, name="tokens", daemon=True)
-    serving.start()
-    try:
+    with Endpoint(answer) as server:
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        tokens = Tokens(address=server.url, key=key, lifetime=lifetime)
         yield tokens
-    finally:
-        server.shutdown()
-        server.server_close()
-        serving.join()
 
 
 @contextmanager
 def guarded_broker(folder: Path, tokens: Tokens, users: Mapping[str, str]) -> Iterator[KafkaSet]:
     """Lend a broker whose second listener takes tokens, and the users' passwords by SCRAM and PLAIN."""
-    before = os.environ.get("JAVA_TOOL_OPTIONS")
-    os.environ["JAVA_TOOL_OPTIONS"] = f"-D{ALLOWED_URLS}={tokens.url},{tokens.keys_url}"
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", f"-D{ALLOWED_URLS}={tokens.url},{tokens.keys_url}")
         cluster = start_cluster(folder, settings=tokens.broker_settings(), sasl_users=users)
-    finally:
-        if before is None:
-            del os.environ["JAVA_TOOL_OPTIONS"]
-        else:
-            os.environ["JAVA_TOOL_OPTIONS"] = before
     kafka = KafkaSet(cluster)
     try:
         for user, password in users.items():
@@ -189,6 +156,10 @@ def login(kafka: KafkaSet, tokens: Tokens, mechanism: str, user: str, secret: st
         own = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": user}
         own["sasl.password"] = secret
     return {"bootstrap.servers": kafka.sasl_bootstrap_servers, **own}
+
+
+def _json(status: int, document: dict[str, Any]) -> Answer:
+    return Answer(status, json.dumps(document).encode())
 
 
 def _encoded(data: bytes) -> str:

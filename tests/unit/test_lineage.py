@@ -24,7 +24,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, Offset, Range, RequestId
 from airflow_kcr.sinks.contract import DatasetName
 from tests.support.driver import Driver
-from tests.support.lineage_receiver import LineageReceiver, lineage_receiver
+from tests.support.lineage_receiver import LineageReceiver
 from tests.support.live_region import live_region
 
 SPEC = """\
@@ -67,7 +67,7 @@ def region(driver: Driver) -> Region:
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[LineageReceiver]:
     for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
-    with lineage_receiver() as server:
+    with LineageReceiver() as server:
         monkeypatch.setenv("OPENLINEAGE_URL", server.url)
         yield server
 

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import EventNumber, RegionName
 from tests.support.driver import Driver
-from tests.support.lineage_receiver import lineage_receiver
+from tests.support.lineage_receiver import LineageReceiver
 from tests.support.live_region import live_region
 from tests.unit.test_lineage import ENVIRON, SPEC, document, recomputed
 
@@ -135,7 +135,7 @@ def test_an_event_that_is_refused_keeps_no_other(
     driver: Driver, context: EventContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = driver.checkpoint("a"), driver.checkpoint("b")
-    with lineage_receiver() as receiver:
+    with LineageReceiver() as receiver:
         monkeypatch.setenv("OPENLINEAGE_URL", receiver.url)
 
         def send(event: RunEvent) -> None:

@@ -13,10 +13,10 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from tests.integration.airflow.test_checkpoints import MINUTE, Members, ended
 from tests.support.browser import Person
-from tests.support.lineage_receiver import LineageReceiver, lineage_receiver
+from tests.support.lineage_receiver import LineageReceiver
 from tests.support.live_airflow import LiveAirflow
 from tests.support.live_region import SPEC, live_region
-from tests.support.otlp_receiver import TRACES, OtlpReceiver, otlp_receiver
+from tests.support.otlp_receiver import TRACES, OtlpReceiver
 
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -45,13 +45,13 @@ with DAG(
 
 @pytest.fixture(scope="module")
 def catalogue() -> Iterator[LineageReceiver]:
-    with lineage_receiver() as server:
+    with LineageReceiver() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[OtlpReceiver]:
-    with otlp_receiver() as server:
+    with OtlpReceiver() as server:
         yield server
 
 
@@ -75,7 +75,7 @@ def runs(
                 "AIRFLOW__OPENLINEAGE__NAMESPACE": "here",
                 "AIRFLOW__TRACES__OTEL_ON": "True",
                 "OTEL_TRACES_EXPORTER": "otlp_proto_http",
-                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": collector.url(TRACES),
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}{TRACES}",
             }
         ),
     ):

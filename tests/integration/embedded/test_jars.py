@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.jars import JarSet, home, java, pyspark_jars, resolve, spark_connector
 from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+from tests.support.endpoint import Receiver
 from tests.support.jar_sets import POSTGRES_DRIVER, delta
 
 # Small, and needs nothing.
@@ -35,29 +34,13 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-class Denying(BaseHTTPRequestHandler):
-    """A repository that has nothing and keeps to itself what it is asked."""
-
-    def do_GET(self) -> None:
-        self.send_error(404)
-
-    do_HEAD = do_GET
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it overrides
-        pass
-
-
 @pytest.fixture
 def empty_repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Denying)
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
-    url = f"http://somebody:hunter2@127.0.0.1:{server.server_port}/maven2"
-    monkeypatch.setenv("KCR_MAVEN_REPOSITORY", url)
-    yield url
-    server.shutdown()
-    serving.join()
-    server.server_close()
+    """A repository that has nothing."""
+    with Receiver(404) as server:
+        url = server.url.replace("//", "//somebody:hunter2@") + "/maven2"
+        monkeypatch.setenv("KCR_MAVEN_REPOSITORY", url)
+        yield url
 
 
 def test_jars_are_fetched_once(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

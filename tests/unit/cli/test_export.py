@@ -15,7 +15,7 @@ from airflow_kcr.cli import export
 from airflow_kcr.metrics import exporter
 from airflow_kcr.protocol.region.liveness import NEVER
 from tests.support.driver import Driver
-from tests.support.lineage_receiver import lineage_receiver
+from tests.support.lineage_receiver import LineageReceiver
 from tests.support.live_region import FakeCluster
 from tests.unit.cli.conftest import Kcr
 from tests.unit.metrics.test_exporter import free_port
@@ -94,13 +94,13 @@ def test_it_sends_the_lineage_of_all_regions_and_waits_for_no_end_point(
 
     monkeypatch.setattr(exporter, "reader_with", lambda _: nullcontext(FakeCluster()))
     monkeypatch.setattr(export, "sleep", pause)
-    with lineage_receiver(hangs=True) as receiver:
+    with LineageReceiver(hangs=True) as receiver:
         receiver.reached = reached
         monkeypatch.setenv("OPENLINEAGE_URL", receiver.url)
         kcr("export", "--port", port)
     assert b'kcr_region_kafka_up{region="flights"} 1.0' in served[0]
     reached.clear()
-    with lineage_receiver() as receiver:
+    with LineageReceiver() as receiver:
         receiver.reached = reached
         monkeypatch.setenv("OPENLINEAGE_URL", receiver.url)
         kcr("export", "--port", port)

@@ -25,7 +25,7 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.values import RegionName
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
-from tests.support.http_receiver import HttpReceiver, http_receiver
+from tests.support.endpoint import Receiver
 
 
 @contextmanager
@@ -39,9 +39,9 @@ def configured(**options: Any) -> Iterator[None]:  # noqa: ANN401
 
 
 @pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpReceiver]:
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """Where Airflow is configured to send its metrics to."""
-    with http_receiver() as server:
+    with Receiver() as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
         monkeypatch.setattr(_internal, "_METER_PROVIDER", None)  # put back at the end: it is the process's own
@@ -58,7 +58,7 @@ def provider() -> MeterProvider:
     return found
 
 
-def sent(receiver: HttpReceiver) -> dict[tuple[str, ...], float]:
+def sent(receiver: Receiver) -> dict[tuple[str, ...], float]:
     """What was received, by name, and labels as `name=value`."""
     provider().force_flush()
     values = {}
@@ -89,7 +89,7 @@ def commit() -> None:
     KcrCommitCheckpointOperator(task_id="commit", region="flights").execute(context)
 
 
-def test_a_checkpoint_is_counted_with_how_long_its_phases_took(receiver: HttpReceiver, committed: None) -> None:
+def test_a_checkpoint_is_counted_with_how_long_its_phases_took(receiver: Receiver, committed: None) -> None:
     commit()
     found = sent(receiver)
     assert found["airflow.kcr_task_checkpoints_total", "region=flights"] == 1
@@ -100,7 +100,7 @@ def test_a_checkpoint_is_counted_with_how_long_its_phases_took(receiver: HttpRec
     assert not [name for name, *_ in found if "reset" in name or "rewound" in name]
 
 
-def test_a_reset_is_counted_with_how_far_it_went_back(receiver: HttpReceiver) -> None:
+def test_a_reset_is_counted_with_how_far_it_went_back(receiver: Receiver) -> None:
     stats.send(RegionName("flights"), rewound=40)
     stats.send(RegionName("flights"), rewound=0)
     found = sent(receiver)

@@ -9,7 +9,6 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow.providers.slack.hooks.slack_webhook import SlackWebhookHook
 from airflow.providers.slack.notifications.slack_webhook import SlackWebhookNotifier
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
-from airflow.sdk import BaseNotifier, Context
 from slack_sdk.webhook import WebhookResponse
 
 from airflow_kcr.errors import ConfigurationError
@@ -20,30 +19,10 @@ from airflow_kcr.protocol.region.waits import Rule, Wait
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.support.judging import halt_of
-from tests.support.mail import mail_server
+from tests.support.mail import MailServer
+from tests.support.notifiers import Broken, Pager
 
-
-class Pager(BaseNotifier):
-    """Keeps what it is to say."""
-
-    template_fields = ("text",)
-
-    def __init__(self, text: str = "{{ kcr.region }} is {{ kcr.standing }}: {{ kcr.detail }}") -> None:
-        super().__init__()
-        self.text = text
-        self.said: list[str] = []
-
-    def notify(self, context: Context) -> None:
-        """Keep it."""
-        self.said.append(self.text)
-
-
-class Broken(BaseNotifier):
-    """Fails, with its secret address in the error."""
-
-    def notify(self, context: Context) -> None:
-        """Fail."""
-        raise ConnectionError("https://hooks.example.com/secret")
+TEXT = "{{ kcr.region }} is {{ kcr.standing }}: {{ kcr.detail }}"
 
 
 def failed(text: str = "") -> Any:  # noqa: ANN401 (Airflow's context)
@@ -53,7 +32,7 @@ def failed(text: str = "") -> Any:  # noqa: ANN401 (Airflow's context)
 
 def test_of_a_halted_region_is_said_why_and_what_a_person_can_do(driver: Driver) -> None:
     driver.find_stranger()
-    pager = Pager()
+    pager = Pager(TEXT)
     KcrRegionNotifier(region="flights", notifiers=pager)(failed())
     halt = halt_of(driver)
     assert pager.said == [f"flights is halted: {halt.text}; choices: {'; '.join(halt.choices)}"]
@@ -63,19 +42,19 @@ def test_of_a_stalled_region_is_said_what_waits_and_since_when(driver: Driver, m
     now = driver.store.read(driver.name)[1]
     wait = Wait(rule=Rule.BOUNDARY, since=now - timedelta(hours=1), what="no member makes it", until=now)
     monkeypatch.setattr(liveness, "judge", lambda *_: Liveness(waits=(wait,), now=now))
-    pager = Pager()
+    pager = Pager(TEXT)
     KcrRegionNotifier(region="flights", notifiers=[pager])(failed("not in time"))
     assert pager.said == [f"flights is stalled: {wait.text()}"]
 
 
 def test_of_another_region_is_said_what_the_task_failed_of(driver: Driver) -> None:
-    pager = Pager()
+    pager = Pager(TEXT)
     KcrRegionNotifier(region="flights", notifiers=[pager])(failed("no records"))
     assert pager.said == ["flights is running: no records"]
 
 
 def test_where_the_region_can_not_be_read_people_are_told_all_the_same(driver: Driver) -> None:
-    pager = Pager()
+    pager = Pager(TEXT)
     KcrRegionNotifier(region="nowhere", notifiers=[pager])(failed("the store was away"))
     (said,) = pager.said
     assert said.startswith("nowhere is unknown: the store was away; ")
@@ -83,7 +62,7 @@ def test_where_the_region_can_not_be_read_people_are_told_all_the_same(driver: D
 
 
 def test_a_notifier_that_fails_is_named_by_its_kind_of_error_and_keeps_none_from_being_called(driver: Driver) -> None:
-    first, last = Pager(), Pager()
+    first, last = Pager(TEXT), Pager(TEXT)
     made = KcrRegionNotifier(region="flights", notifiers=[first, Broken(), last])
     with pytest.raises(AirflowException) as reported:
         made(failed("no records"))
@@ -112,7 +91,7 @@ def mail(monkeypatch: pytest.MonkeyPatch, port: int) -> SmtpNotifier:
 
 def test_airflows_notifier_by_mail_sends_what_is_wrong(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.find_stranger()
-    with mail_server() as server:
+    with MailServer() as server:
         KcrRegionNotifier(region="flights", notifiers=mail(monkeypatch, server.port))(failed())
     (received,) = server.received
     assert (received["To"], received["Subject"]) == ("on-call@example.com", "Region flights is halted")
@@ -140,8 +119,8 @@ def test_a_mail_server_that_refuses_is_reported_and_changes_nothing(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.find_stranger()
-    before, pager = driver.region, Pager()
-    with mail_server(refuses=True) as server, pytest.raises(AirflowException) as reported:
+    before, pager = driver.region, Pager(TEXT)
+    with MailServer(refuses=True) as server, pytest.raises(AirflowException) as reported:
         KcrRegionNotifier(region="flights", notifiers=[mail(monkeypatch, server.port), pager])(failed())
     assert "1 of 2 notifiers failed to tell that region flights is halted: SmtpNotifier (" in str(reported.value)
     assert (len(pager.said), server.received, driver.region) == (1, [], before)

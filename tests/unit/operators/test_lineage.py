@@ -18,7 +18,7 @@ from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
 from airflow_kcr.protocol.region.rows import Requester
 from tests.support.airflow_tasks import NOON, FakeTask, task_context
 from tests.support.driver import Driver
-from tests.support.lineage_receiver import LineageReceiver, lineage_receiver
+from tests.support.lineage_receiver import LineageReceiver
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[LineageReceiver]:
     """An endpoint that Airflow's provider is configured to send to."""
-    with lineage_receiver() as server:
+    with LineageReceiver() as server:
         monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps({"type": "http", "url": server.url}))
         monkeypatch.setenv("AIRFLOW__OPENLINEAGE__NAMESPACE", "here")
         forget_configuration()

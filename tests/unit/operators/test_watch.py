@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 from airflow.providers.slack.notifications.slack import SlackNotifier
 from airflow.providers.slack.notifications.slack_webhook import SlackWebhookNotifier
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
-from airflow.sdk import BaseNotifier, Context
 
 from airflow_kcr.dags import watch_dag
 from airflow_kcr.errors import ConfigurationError, StoreUnavailable
@@ -24,35 +23,16 @@ from airflow_kcr.triggers.payloads import Status, TriggerAnswer, waiting_for_fro
 from airflow_kcr.triggers.probes import StoreProbes
 from tests.support.airflow_tasks import FakeTask, deferred, resumed, task_context
 from tests.support.driver import Driver
-from tests.support.http_receiver import http_receiver
+from tests.support.endpoint import Receiver
 from tests.support.judging import halt_of
-from tests.support.mail import mail_server
+from tests.support.mail import MailServer
+from tests.support.notifiers import Broken, Pager
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseNotifier, Context
 
 HOST = "http://127.0.0.1"
 TEXT = "{{ kcr.text }}"
-
-
-class Pager(BaseNotifier):
-    """Keeps what it is to say."""
-
-    template_fields = ("text",)
-
-    def __init__(self, text: str = TEXT) -> None:
-        super().__init__()
-        self.text = text
-        self.said: list[str] = []
-
-    def notify(self, context: Context) -> None:
-        """Keep it."""
-        self.said.append(self.text)
-
-
-class Broken(BaseNotifier):
-    """Fails."""
-
-    def notify(self, context: Context) -> None:
-        """Fail."""
-        raise ConnectionError("https://hooks.example.com/secret")
 
 
 @pytest.fixture
@@ -262,7 +242,7 @@ def slack(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401
 
 
 def test_slacks_notifiers_post_when_it_begins_and_when_it_is_over(driver: Driver, slack: Any) -> None:  # noqa: ANN401
-    with http_receiver() as receiver:
+    with Receiver() as receiver:
         operator = watch(slack(receiver.url)[0])
         driver.find_stranger()
         looked(operator)
@@ -275,7 +255,7 @@ def test_slacks_notifiers_post_when_it_begins_and_when_it_is_over(driver: Driver
 
 def test_slacks_api_is_sent_to_the_regions_channel(driver: Driver, slack: Any) -> None:  # noqa: ANN401
     driver.find_stranger()
-    with http_receiver(body=b'{"ok": true}') as receiver:
+    with Receiver(body=b'{"ok": true}') as receiver:
         looked(watch(slack(receiver.url)[1]))
     (posted,) = map(json.loads, receiver.received)
     assert (posted["channel"], posted["text"][:23]) == ("#flights", "region flights: halted:")
@@ -290,7 +270,7 @@ def test_an_end_point_that_hangs_or_refuses_is_a_line_and_costs_the_region_nothi
 ) -> None:
     driver.find_stranger()
     before, pager = driver.region, Pager()
-    with http_receiver(answers) as receiver:
+    with Receiver(answers) as receiver:
         looked(watch(slack(receiver.url)[0], pager))
     assert len(pager.said) == len(receiver.received) == 1
     (line,) = [line for line in reasons(capsys) if "notifiers failed" in line]
@@ -300,7 +280,7 @@ def test_an_end_point_that_hangs_or_refuses_is_a_line_and_costs_the_region_nothi
 
 def test_a_mail_is_sent_when_it_begins_and_when_it_is_over(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.find_stranger()
-    with mail_server() as server:
+    with MailServer() as server:
         connection = {
             "conn_type": "smtp",
             "host": "127.0.0.1",
