@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 
 import psycopg
@@ -62,8 +63,8 @@ def told(start: RecordStart) -> tuple[object, ...]:
     return start.batch.batch, start.outcome, start.cause, start.checkpoint, start.process
 
 
-def expected(history: History, partition: GroupPartition, offset: int) -> list[tuple[object, ...]]:
-    """Return what the whole history says of a record."""
+def expected(history: History) -> Callable[[GroupPartition, int], list[tuple[object, ...]]]:
+    """Return what says of a record what the whole history says of it."""
     labels, completed, moment = {}, {}, Moment()
     for event in history.events:
         moment.take(event)
@@ -72,27 +73,29 @@ def expected(history: History, partition: GroupPartition, offset: int) -> list[t
                 labels[member, incarnation] = label
             case events.CheckpointCompleted(sequence=sequence, offsets=offsets):
                 completed[sequence] = offsets
-    again = {
-        r.batch: "unaccounted" if r.reset is None else str(r.reset.cause)
-        for r in redeliveries(history)
-        if r.partition == partition and r.range.from_ <= offset < r.range.to
-    }
-    found: list[tuple[object, ...]] = []
-    for batch in sorted(history.batches, key=lambda b: b.started_after):
-        range_ = batch.ranges.get(partition)
-        if range_ is None or not range_.from_ <= offset < range_.to:
-            continue
-        is_undone = batch.outcome is Outcome.DONE and batch.undone_from.get(partition, offset + 1) <= offset
-        outcome = Outcome.UNDONE if is_undone else batch.outcome
-        checkpoints = [
-            sequence
-            for sequence, offsets in completed.items()
-            if sequence >= batch.sequence and moment.is_current(sequence) and offsets.get(partition, 0) > offset
-        ]
-        checkpoint = min(checkpoints, default=None) if outcome is Outcome.DONE else None
-        by = labels[batch.member, batch.incarnation]
-        found.append((batch.batch, outcome, again.get(batch.batch, ""), checkpoint, by))
-    return found
+    current = {sequence: offsets for sequence, offsets in completed.items() if moment.is_current(sequence)}
+    again, batches = tuple(redeliveries(history)), sorted(history.batches, key=lambda b: b.started_after)
+
+    def of(partition: GroupPartition, offset: int) -> list[tuple[object, ...]]:
+        causes = {
+            r.batch: "unaccounted" if r.reset is None else str(r.reset.cause)
+            for r in again
+            if r.partition == partition and r.range.from_ <= offset < r.range.to
+        }
+        found: list[tuple[object, ...]] = []
+        for batch in batches:
+            range_ = batch.ranges.get(partition)
+            if range_ is None or not range_.from_ <= offset < range_.to:
+                continue
+            is_undone = batch.outcome is Outcome.DONE and batch.undone_from.get(partition, offset + 1) <= offset
+            outcome = Outcome.UNDONE if is_undone else batch.outcome
+            checkpoints = [s for s, o in current.items() if s >= batch.sequence and o.get(partition, 0) > offset]
+            checkpoint = min(checkpoints, default=None) if outcome is Outcome.DONE else None
+            by = labels[batch.member, batch.incarnation]
+            found.append((batch.batch, outcome, causes.get(batch.batch, ""), checkpoint, by))
+        return found
+
+    return of
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
@@ -100,13 +103,13 @@ def expected(history: History, partition: GroupPartition, offset: int) -> list[t
 def test_a_record_is_told_as_the_whole_history_tells_it(drive: Drive, seed: int, delivery: Delivery) -> None:
     driver = drive(delivery=delivery)
     lived(driver, seed)
-    history = driver.store.history(driver.name)
+    of_history = expected(driver.store.history(driver.name))
     region = Region(driver.name, driver.store)
     repeated = 0
     for number in range(4):
         for offset in (*range(0, 120, 7), 5_000):
             (found,) = region.record(f"t:{number}:{offset}")
-            assert [told(start) for start in found.starts] == expected(history, driver.partition(number), offset)
+            assert [told(start) for start in found.starts] == of_history(driver.partition(number), offset)
             repeated += len(found.starts) > 1
     assert repeated > 3 or delivery is not Delivery.AT_LEAST_ONCE
 
