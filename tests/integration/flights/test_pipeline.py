@@ -205,12 +205,14 @@ def test_malformed_records_are_counted_in_an_output_of_their_own(kafka: Kafka, e
     assert found.accepted == found.in_topic == len(MALFORMED) + 3
 
 
+@pytest.mark.long
 def test_without_a_place_for_the_output_nothing_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(pipeline.OUTPUT_VARIABLE)
     with pytest.raises(ConfigurationError, match=r"KCR_FLIGHTS_OUTPUT .* or spark\.kcr\.flights\.output"):
         run.work(run.rows[0])
 
 
+@pytest.mark.long
 def test_sparks_setting_for_the_output_wins(run: Run, tmp_path: Path) -> None:
     run.spark.conf.set(pipeline.OUTPUT_SETTING, f"{tmp_path}/set/")
     try:

@@ -1,4 +1,7 @@
-"""A checkpoint's records once more, by `kcr recompute` on a real broker, a real store and real Spark."""
+"""A checkpoint's records once more, by `kcr recompute` on a real broker, a real store and real Spark.
+
+The first test of `test_runs.py`, which every run of CI has, recomputes one, too.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from tests.support.rested_region import NO_SPARK, WITHIN, RestedRegion, all_of, 
 from tests.support.sink_tables import libpq
 from tests.support.table_files import NAME, warehouse
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.postgres]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.postgres]
 
 FIRST, SECOND = 2, 4
 HOUR = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
@@ -95,7 +98,6 @@ def test_its_output_is_replaced_and_nothing_else(runs: RestedRegion) -> None:
     assert runs.at_rest()
 
 
-@pytest.mark.long
 def test_what_can_not_be_recomputed_is_refused_and_changes_nothing(runs: RestedRegion) -> None:
     with Region(runs.name, runs.store) as region:
         before = region.counter()
@@ -118,7 +120,6 @@ def test_what_can_not_be_recomputed_is_refused_and_changes_nothing(runs: RestedR
     assert runs.rows() == all_of("first", "second")
 
 
-@pytest.mark.long
 def test_one_that_is_killed_leaves_the_old_output_and_is_done_by_the_next_try(
     runs: RestedRegion, tmp_path: Path
 ) -> None:
@@ -136,7 +137,6 @@ def test_one_that_is_killed_leaves_the_old_output_and_is_done_by_the_next_try(
     assert runs.at_rest()
 
 
-@pytest.mark.long
 def test_members_that_live_do_not_notice(runs: RestedRegion, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.touch()
@@ -181,7 +181,6 @@ def test_members_that_live_do_not_notice(runs: RestedRegion, tmp_path: Path) -> 
     assert runs.at_rest()
 
 
-@pytest.mark.long
 def test_a_reset_that_undoes_the_checkpoint_meanwhile_ends_it(runs: RestedRegion, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.touch()
@@ -202,7 +201,6 @@ def test_a_reset_that_undoes_the_checkpoint_meanwhile_ends_it(runs: RestedRegion
     assert runs.at_rest()
 
 
-@pytest.mark.long
 def test_rows_of_a_table_of_mode_upsert_are_replaced_where_no_later_checkpoint_has_written(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
 ) -> None:
@@ -228,7 +226,6 @@ def test_rows_of_a_table_of_mode_upsert_are_replaced_where_no_later_checkpoint_h
         assert runs.rows() == all_of("first", "second")
 
 
-@pytest.mark.long
 def test_new_code_is_tried_elsewhere_and_compared_and_the_region_does_not_notice(
     runs: RestedRegion, tmp_path: Path
 ) -> None:
@@ -263,7 +260,6 @@ def test_new_code_is_tried_elsewhere_and_compared_and_the_region_does_not_notice
     assert runs.at_rest()
 
 
-@pytest.mark.long
 def test_a_group_s_checkpoints_are_written_into_a_folder(runs: RestedRegion, tmp_path: Path) -> None:
     folder = tmp_path / "lake"
     tried = {runs.group: {"out": {"kind": "files", "path": str(folder)}}}
@@ -280,7 +276,6 @@ def test_a_group_s_checkpoints_are_written_into_a_folder(runs: RestedRegion, tmp
     assert (status, "is no sink's folder; name an empty one" in " ".join(said.split())) == (2, True), said
 
 
-@pytest.mark.long
 def test_checkpoints_are_written_into_a_table_of_iceberg_by_one_application(runs: RestedRegion, tmp_path: Path) -> None:
     made, logs = warehouse(tmp_path / "warehouse"), tmp_path / "applications"
     logs.mkdir()
@@ -300,7 +295,6 @@ def test_checkpoints_are_written_into_a_table_of_iceberg_by_one_application(runs
     assert runs.at_rest()
 
 
-@pytest.mark.long
 def test_a_checkpoint_is_written_into_a_sink_of_ones_own(runs: RestedRegion, tmp_path: Path) -> None:
     page = (TOP / "docs" / "how-to" / "write-your-own-sink.md").read_text(encoding="utf-8")
     code = re.search(r"## A template\n.*?```python\n(.*?)```", page, re.DOTALL)

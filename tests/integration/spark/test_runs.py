@@ -14,7 +14,7 @@ from airflow_kcr.spec import parse
 from tests.conftest import StartKafka
 from tests.support.breaking_proxy import breaking_proxy
 from tests.support.faults import group_size
-from tests.support.interval_pipeline import GATE, KILL, at
+from tests.support.interval_pipeline import GATE, KILL, SUFFIX, at
 from tests.support.kafka import Kafka
 from tests.support.rested_region import NO_SPARK, WITHIN, RestedRegion, all_of, rested_region, until
 
@@ -28,7 +28,7 @@ def runs(kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[
         yield found
 
 
-def test_each_run_has_the_records_of_its_interval_and_leaves_nothing(runs: RestedRegion) -> None:
+def test_each_run_has_the_records_of_its_interval_and_can_be_recomputed(runs: RestedRegion) -> None:
     hour = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
     runs.fill("first", hour - timedelta(minutes=1))
     runs.fill("second", hour + timedelta(minutes=1))
@@ -46,6 +46,12 @@ def test_each_run_has_the_records_of_its_interval_and_leaves_nothing(runs: Reste
     assert runs.rows() == all_of("first", "second")
     assert runs.at_rest()
     runs.run(spark=NO_SPARK)
+    assert runs.at_rest()
+    # The first one's output, and nothing else, is replaced.
+    runs.environ = {SUFFIX: "!"}
+    (again,) = runs.recompute("--checkpoint", str(first["sequence"]))
+    assert (again["state"], again["revision"]) == ("done", 1)
+    assert runs.rows() == all_of("first", suffix="!") + all_of("second")
     assert runs.at_rest()
 
 
