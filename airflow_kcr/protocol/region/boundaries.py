@@ -83,7 +83,7 @@ def with_next_boundary(region: Region, now: datetime, boundary: datetime | None,
     """Return the region with its next boundary set, not beyond a waiting run's; `next_boundary` has no other writer."""
     newest = timelines.newest_aligned(region)
     reached = None if newest is None else newest.boundary
-    of_runs = (r.boundary for r in region.requests.values() if r.is_of_run and r.state is RequestState.QUEUED)
+    of_runs = (run.boundary for run in region.runs if run.state is RequestState.QUEUED)
     waiting = (one for one in of_runs if one is not None and (reached is None or one > reached))
     boundary = min((one for one in (boundary, *waiting) if one is not None), default=None)
     if boundary == region.next_boundary:
@@ -158,9 +158,16 @@ def past_answered(region: Region, now: datetime) -> Region:
 
 
 def is_automatic(region: Region) -> bool:
-    """Whether the region checkpoints itself at its boundaries; in a run it has that one's checkpoint and no other."""
+    """Whether the region checkpoints itself at its boundaries; in a run only at those that it catches up with."""
     checkpoint = region.rules.checkpoint
-    return checkpoint.schedule is not None and checkpoint.mode is CheckpointMode.AUTO and not region.is_in_run
+    is_own = checkpoint.schedule is not None and checkpoint.mode is CheckpointMode.AUTO
+    return is_own and (checkpoint.catchup or not region.is_in_run)
+
+
+def catches_up(region: Region, boundary: datetime) -> bool:
+    """Whether a run up to a boundary makes the checkpoints of earlier ones, too, which were missed."""
+    earlier = region.next_boundary
+    return is_automatic(region) and region.rules.checkpoint.catchup and earlier is not None and earlier < boundary
 
 
 def passed(region: Region, now: datetime) -> datetime | None:

@@ -46,6 +46,8 @@ def start(region: Region, now: datetime, run: Run) -> Region:
 def complete_at_rest(region: Region, now: datetime, command: CompleteAtRest) -> Region:
     """Return the region with a run's checkpoint complete, where it rests and has nothing to read; else as it was.
 
+    Where earlier boundaries are caught up with, members make their checkpoints.
+
     Raises:
         RegionInState, CheckpointRefused: as for `start`.
     """
@@ -53,6 +55,8 @@ def complete_at_rest(region: Region, now: datetime, command: CompleteAtRest) -> 
     if _is_known(region, run):
         return requests.ask(region, now, _request(run))
     _require_possible(region, now, run)
+    if boundaries.catches_up(region, run.boundary):
+        return region
     located = boundaries.located(region, now, run.boundary, run.found)
     return _completed(located, now, _request(run)) if is_at_rest(located, run.boundary, command.logs) else region
 

@@ -234,10 +234,15 @@ class Region:
         return None if self.open_checkpoint is None else self.checkpoints[self.open_checkpoint]
 
     @property
+    def runs(self) -> tuple[rows.CheckpointRequest, ...]:
+        """The requests of runs whose checkpoint is not there yet."""
+        waiting = {rows.RequestState.QUEUED, rows.RequestState.OPEN}
+        return tuple(one for one in self.requests.values() if one.is_of_run and one.state in waiting)
+
+    @property
     def is_in_run(self) -> bool:
         """Whether it was started for a run whose checkpoint is not there yet."""
-        waiting = {rows.RequestState.QUEUED, rows.RequestState.OPEN}
-        return any(request.is_of_run and request.state in waiting for request in self.requests.values())
+        return bool(self.runs)
 
     def record(self, now: datetime, body: Body) -> Region:
         """Return the region with one more event; the only place where the event counter moves."""

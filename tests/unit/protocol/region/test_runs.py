@@ -371,3 +371,78 @@ def test_a_count_of_records_does_not_stand_in_the_way_of_a_boundary() -> None:
     located(driver, boundary(0), 10)
     driver.process(width=6)
     assert checkpoint_of(driver).purpose is rows.CheckpointPurpose.REQUEST
+
+
+def catching_up() -> Driver:
+    """Return a region that rests after the run of its first hour, some hours later; it catches up with every hour."""
+    checkpoint = CheckpointRules(schedule=Every(timedelta(hours=1)), catchup=True)
+    driver = Driver(rules=RegionRules(groups={GROUP: group_rules(members=2)}, checkpoint=checkpoint))
+    driver.clock.advance(10 * 3600)
+    done(driver, "r1", 1, at=10)
+    return driver
+
+
+def test_one_run_makes_the_checkpoints_of_all_missed_intervals_in_their_order_and_stops() -> None:
+    driver = catching_up()
+    run(driver, "r5", boundary(5))
+    all_join(driver)
+    for hour in (2, 3, 4, 5):
+        assert state(driver) is RUNNING
+        located(driver, boundary(hour), 10 * hour)
+        driver.process()
+        with pytest.raises(BatchRefused):
+            driver.start_batch(driver.member(0))
+        sequence = finished(driver)
+        assert driver.region.checkpoints[sequence].boundary == boundary(hour)
+        assert list(driver.region.offsets[sequence].values()) == [10 * hour] * 4
+    assert (state(driver), driver.region.desired_state) == (STOPPED, DesiredState.STOPPED)
+    assert run(driver, "r5", boundary(5)).sequence == sequence
+    # The run of an interval that was caught up with finds its checkpoint.
+    assert run(driver, "r5 again", boundary(5)).sequence == sequence
+    assert len(happened(driver, events.CheckpointCompleted)) == 5
+    judge(driver)
+
+
+def test_a_run_that_catches_up_and_is_killed_goes_on_where_it_was() -> None:
+    driver = catching_up()
+    run(driver, "r3", boundary(3))
+    all_join(driver)
+    located(driver, boundary(2), 20)
+    driver.process()
+    finished(driver)
+    all_crash(driver)
+    run(driver, "r3", boundary(3))
+    all_join(driver)
+    located(driver, boundary(3), 30)
+    driver.process()
+    sequence = finished(driver)
+    assert (driver.region.checkpoints[sequence].boundary, state(driver)) == (boundary(3), STOPPED)
+    judge(driver)
+
+
+def test_missed_intervals_without_a_record_have_their_checkpoints_too() -> None:
+    driver = catching_up()
+    # Of one interval there is nothing to catch up with: no member is needed.
+    assert run(driver, "r2", boundary(2), at=10).state is rows.RequestState.ANSWERED
+    driver.publish()
+    assert run(driver, "r4", boundary(4), at=10).state is rows.RequestState.QUEUED
+    all_join(driver)
+    for hour in (3, 4):
+        located(driver, boundary(hour), 10)
+        assert driver.region.checkpoints[finished(driver)].boundary == boundary(hour)
+    assert state(driver) is STOPPED
+    judge(driver)
+
+
+def test_a_run_that_is_refused_has_no_inexact_checkpoint_of_the_region_s_own_in_its_place() -> None:
+    driver = catching_up()
+    run(driver, "r2", boundary(2))
+    all_join(driver)
+    located(driver, boundary(2), 7)
+    driver.handle(commands.Reconcile())
+    (ended,) = happened(driver, events.CheckpointRequestEnded)
+    assert "past the boundary's offset 7" in ended.why
+    finished(driver)
+    assert state(driver) is STOPPED
+    assert boundary(2) not in [row.boundary for row in driver.region.checkpoints.values() if row.is_complete]
+    judge(driver)
