@@ -20,11 +20,14 @@ from airflow_kcr.protocol.region import boundaries, timelines
 from airflow_kcr.protocol.region.commands import CompleteAtRest, PublishCheckpoint, Run
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import GroupPartition, Offset, RequestId
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RequestId
 from airflow_kcr.spec import RegionSpec, stored_spec
 
 _PERIOD: Final = timedelta(milliseconds=250)
-"""How long to wait before logs with nothing new are read once more, while records of the interval may still come."""
+"""How long to wait before logs with nothing new are read once more, while records of the interval may still come.
+
+Or before leases are, of which it isn't known whether their holders live.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +95,26 @@ class RegionRun:
 
     def _read(self) -> tuple[Region, datetime]:
         """Return the region, and the boundary: of a run up to now, the first that was asked for, or this moment."""
-        region, now = self._handle.store.read(self._handle.name)
+        region, now = self._left()
         if self._boundary is None:
             known = region.request_of(self.request_id)
             self._boundary = now if known is None or known.boundary is None else known.boundary
         return region, self._boundary
+
+    def _left(self) -> tuple[Region, datetime]:
+        """Return the region and the store's clock, once the members of another run that are dead count as that.
+
+        Those of a live process renew their leases, which takes no longer to find out; the protocol refuses this run.
+        """
+        first: Mapping[MemberId, datetime] | None = None
+        while True:
+            region, now = self._handle.store.read(self._handle.name)
+            leases = {member: region.leases[member].until for member in region.live_members(now)}
+            first = leases if first is None else first
+            is_others = region.is_in_run and region.request_of(self.request_id) is None
+            if not is_others or not leases or any(first.get(one) != until for one, until in leases.items()):
+                return region, now
+            threading.Event().wait(_PERIOD.total_seconds())
 
     def _run(self, boundary: datetime) -> Run:
         seen = self._seen or NOT_READ

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.errors import CheckpointRefused, GroupNotEmpty
-from airflow_kcr.protocol.region.commands import Run
+from airflow_kcr.errors import CheckpointRefused, GroupNotEmpty, RegionInState
+from airflow_kcr.protocol.region.commands import Renew, Run
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, RegionState
 from airflow_kcr.protocol.values import RequestId
 from tests.support.driver import Driver
@@ -111,3 +112,47 @@ def test_what_is_yet_to_come_asks_nothing_of_kafka(driver: Driver, cluster: Fake
     _, now = driver.store.read(driver.name)
     with pytest.raises(CheckpointRefused, match="is yet to come"):
         of(driver, cluster).prepared_run(now + timedelta(hours=1), request_id="r").is_done_at_rest()
+
+
+def another_run(driver: Driver) -> datetime:
+    """Have the members of a run come, and return an instant after its boundary; a process may not live on."""
+    until = driver.store.read(driver.name)[1]
+    driver.handle(Run(request_id=RequestId("another"), boundary=until))
+    for member in driver.all_members():
+        driver.join(member)
+    return until + timedelta(seconds=1)
+
+
+@pytest.fixture
+def brief(database_url: str) -> Iterator[Driver]:
+    """The region, with leases that a test can wait for."""
+    with live_region(database_url, SPEC.replace("lease: 60s", "lease: 3s, renew: 1s")) as driver:
+        yield rested(driver)
+
+
+def test_a_run_that_comes_right_after_a_dead_one_goes_on_when_its_leases_are_over(
+    brief: Driver, cluster: FakeCluster
+) -> None:
+    until = another_run(brief)
+    of(brief, cluster).prepared_run(until, request_id="r").start()
+    assert [str(one.request_id) for one in brief.region.runs] == ["another", "r"]
+
+
+def test_a_run_beside_a_live_one_is_refused_as_soon_as_that_says_that_it_lives(
+    brief: Driver, cluster: FakeCluster
+) -> None:
+    until, over = another_run(brief), threading.Event()
+
+    def renew() -> None:
+        while not over.wait(0.1):
+            for one, lease in brief.region.leases.items():
+                brief.handle(Renew(member=one, incarnation=lease.incarnation, lease=timedelta(seconds=3)))
+
+    alive = threading.Thread(target=renew)
+    alive.start()
+    try:
+        with pytest.raises(RegionInState, match=r"is under way, by g\[0\], g\[1\]"):
+            of(brief, cluster).prepared_run(until, request_id="r").is_done_at_rest()
+    finally:
+        over.set()
+        alive.join()
