@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from rich.console import Console
 
-from airflow_kcr.api.group_readers import reader_with
+from airflow_kcr.api.group_readers import GroupReader, reader_with
 from airflow_kcr.api.recomputations import (
     LEASE,
     Compare,
@@ -78,6 +78,7 @@ from airflow_kcr.protocol.values import (
     RegionId,
     TopicId,
     TopicName,
+    format_instant,
 )
 from airflow_kcr.runtime.planner import BatchSize, shares
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint, ranges_of
@@ -286,13 +287,13 @@ def _found(store: RegionStore, recomputation: RegionRecomputation, environ: Mapp
     ranges = {group: ranges_in(group, its) for group, its in contents.items()}
     with ExitStack() as stack:
         clusters = of_each_cluster(parts, lambda kafka: stack.enter_context(reader_with(kafka)))
-        topics = region.archive.topics(sequence)
+        topics, lost = region.archive.topics(sequence), list[str]()
         for group, cluster in clusters.items():
-            logs = cluster.logs.bounds(ranges[group])
-            for partition, its in ranges[group].items():
-                require_there(partition, its, logs.get(partition), topics.get(partition, TopicId("")))
+            lost += losses(cluster, ranges[group], topics)
             if isinstance(recomputation.output, Replace) and not recomputation.output.consent_compacted:
                 require_uncompacted(sequence, cluster.compacted({partition.topic for partition in ranges[group]}))
+    if lost:
+        raise CheckpointNotUsable(f"records of checkpoint {sequence} can't be read any more: {'; '.join(lost)}")
     return _Found(
         region=region,
         spec=spec,
@@ -313,29 +314,37 @@ def ranges_in(group: GroupId, checkpoint: CompleteCheckpoint) -> dict[GroupParti
     return {GroupPartition(group, *place): ranges for place, ranges in ranges_of(checkpoint.batches).items()}
 
 
-def require_there(partition: GroupPartition, ranges: Sequence[Range], log: LogBounds | None, topic_id: TopicId) -> None:
-    """Refuse ranges whose records are not in their log any more.
+def losses(
+    cluster: GroupReader, ranges: Mapping[GroupPartition, Sequence[Range]], topics: Mapping[GroupPartition, TopicId]
+) -> list[str]:
+    """Return which records are not in their logs any more, a sentence for each partition: why, and since when.
 
     Args:
-        partition: whose.
-        ranges: in order, at least one.
-        log: as it was read now; None: the cluster has no such partition.
-        topic_id: of the topic when the checkpoint was made.
-
-    Raises:
-        CheckpointNotUsable: the log begins later, or it is of another topic.
+        cluster: whose logs are read now.
+        ranges: of each partition in order, at least one.
+        topics: the id of each topic when the checkpoint was made, as far as it is known.
     """
-    wanted = f"the checkpoint's records of {partition}, from offset {ranges[0].from_} to {ranges[-1].to}"
+    logs = cluster.logs.bounds(tuple(ranges))
+    reasons = {p: _loss(its, logs.get(p), topics.get(p, TopicId(""))) for p, its in ranges.items()}
+    lost = {p: why for p, why in sorted(reasons.items()) if why}
+    firsts = cluster.first_records({p: logs[p].start for p in lost if p in logs})
+    sentences = []
+    for partition, why in lost.items():
+        its, since = ranges[partition], firsts[partition].found if partition in firsts else None
+        told = "" if since is None else f"; its first record is of {format_instant(since)}"
+        sentences.append(f"{partition}, offsets {its[0].from_} to {its[-1].to}: {why}{told}")
+    return sentences
+
+
+def _loss(ranges: Sequence[Range], log: LogBounds | None, topic_id: TopicId) -> str:
+    """Return why the records of ranges can't be read from their log; empty: they can."""
     if log is None:
-        raise CheckpointNotUsable(f"{wanted}, can't be read: the brokers have no such partition")
+        return "the brokers have no such partition"
     if timelines.is_recreated(topic_id, log.topic_id):
-        raise CheckpointNotUsable(f"{wanted}, can't be read: the topic was deleted and created again since")
+        return "the topic was deleted and created again since"
     if log.start > ranges[0].from_:
-        raise CheckpointNotUsable(
-            f"{wanted}, can't be read: the log begins at {log.start}, as retention or a deletion took what was before"
-        )
-    if log.end < ranges[-1].to:
-        raise CheckpointNotUsable(f"{wanted}, can't be read: the log ends at {log.end}; the brokers have lost records")
+        return f"the log begins at {log.start}, as retention or a deletion took what was before"
+    return "" if log.end >= ranges[-1].to else f"the log ends at {log.end}; the brokers have lost records"
 
 
 def require_uncompacted(sequence: CheckpointNumber, compacted: Collection[TopicName]) -> None:

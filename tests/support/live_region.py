@@ -13,7 +13,16 @@ from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.observations import GroupSeen, LogBounds, TimeAnswer
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.timeouts import BrokerTimes
-from airflow_kcr.protocol.values import NO_CLUSTER, ClusterId, GroupId, GroupPartition, Offset, RegionName, TopicName
+from airflow_kcr.protocol.values import (
+    NO_CLUSTER,
+    ClusterId,
+    GroupId,
+    GroupPartition,
+    Offset,
+    RegionName,
+    TopicId,
+    TopicName,
+)
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver
@@ -79,6 +88,8 @@ class FakeCluster:
 
     is_away: bool = False
     cluster: ClusterId = NO_CLUSTER
+    topic_id: TopicId = TopicId("")
+    """Of every topic; empty where the brokers tell none."""
 
     @property
     def logs(self) -> Logs:
@@ -90,7 +101,7 @@ class FakeCluster:
         for p in self._partitions(partitions):
             if p.partition < self.counts.get(p.topic, 0):
                 start, end = self.starts.get(p.partition, 0), self.ends.get(p.partition, 1_000)
-                found[p] = LogBounds(start=Offset(start), end=Offset(end))
+                found[p] = LogBounds(start=Offset(start), end=Offset(end), topic_id=self.topic_id)
         return found
 
     def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:

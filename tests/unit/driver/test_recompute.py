@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.driver.recompute import Backlog, ranges_in, require_there, require_uncompacted, started
+from airflow_kcr.driver.recompute import Backlog, losses, ranges_in, require_uncompacted, started
 from airflow_kcr.driver.starting import StartPatience
 from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.region.commands import StartRecomputation
 from airflow_kcr.protocol.region.rows import RecomputationState
 from airflow_kcr.protocol.values import (
@@ -28,7 +28,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.sinks.checkpoints import AcceptedBatch, CheckpointId, CompleteCheckpoint
 from tests.support.driver import Driver
-from tests.support.live_region import SPEC, live_region
+from tests.support.live_region import SPEC, FakeCluster, live_region
 
 GROUP, TOPIC = GroupId("g"), TopicName("t")
 PLACE = GroupPartition(GROUP, TOPIC, 0)
@@ -69,24 +69,38 @@ def test_batches_take_a_share_of_each_partition_and_cross_no_gap() -> None:
     assert backlog.take(1) == {}
 
 
+def lost(cluster: FakeCluster, topic_id: str = "") -> list[str]:
+    """What of a checkpoint's records a cluster lacks; partition 1 has them all."""
+    ranges = {PLACE: [r(5, 8), r(9, 10)], GroupPartition(GROUP, TOPIC, 1): [r(0, 10)]}
+    return losses(cluster, ranges, {PLACE: TopicId(topic_id)})
+
+
 @pytest.mark.parametrize(
-    ("log", "topic_id", "why"),
+    ("cluster", "why"),
     [
-        (None, "a", "the brokers have no such partition"),
-        (LogBounds(start=Offset(0), end=Offset(20), topic_id=TopicId("b")), "a", "was deleted and created again since"),
-        (LogBounds(start=Offset(6), end=Offset(20)), "", "the log begins at 6, as retention"),
-        (LogBounds(start=Offset(0), end=Offset(9)), "", "the log ends at 9; the brokers have lost records"),
+        (FakeCluster(counts={TOPIC: 0}), "the brokers have no such partition"),
+        (FakeCluster(topic_id=TopicId("b")), "the topic was deleted and created again since"),
+        (FakeCluster(starts={0: 6}), "the log begins at 6, as retention or a deletion took what was before"),
+        (FakeCluster(ends={0: 9}), "the log ends at 9; the brokers have lost records"),
     ],
 )
-def test_records_that_are_not_in_their_log_are_refused(log: LogBounds | None, topic_id: str, why: str) -> None:
-    with pytest.raises(CheckpointNotUsable, match=why) as refused:
-        require_there(PLACE, [r(5, 8), r(9, 10)], log, TopicId(topic_id))
-    assert "records of g:t-0, from offset 5 to 10, can't be read" in str(refused.value)
+def test_records_that_are_not_in_their_log_are_named_by_partition_and_why(cluster: FakeCluster, why: str) -> None:
+    assert lost(cluster, "a")[0] == f"g:t-0, offsets 5 to 10: {why}"
+    assert len(lost(cluster, "a")) == (1 if cluster.counts[TOPIC] else 2)
+
+
+def test_of_each_log_that_begins_later_it_is_said_since_when() -> None:
+    first = TimeAnswer(offset=Offset(6), found=datetime(2026, 3, 1, tzinfo=UTC))
+    cluster = FakeCluster(starts={0: 6, 1: 3}, firsts={0: first})
+    assert [one.partition("what was before")[2] for one in lost(cluster)] == [
+        "; its first record is of 2026-03-01T00:00:00Z",
+        "",
+    ]
 
 
 def test_records_that_are_there_are_fine() -> None:
-    require_there(PLACE, [r(5, 10)], LogBounds(start=Offset(5), end=Offset(10), topic_id=TopicId("a")), TopicId("a"))
-    require_there(PLACE, [r(5, 10)], LogBounds(start=Offset(5), end=Offset(10), topic_id=TopicId("a")), TopicId(""))
+    assert lost(FakeCluster(starts={0: 5}, ends={0: 10, 1: 10}, topic_id=TopicId("a")), "a") == []
+    assert lost(FakeCluster(starts={0: 5}, ends={0: 10, 1: 10}, topic_id=TopicId("a"))) == []
 
 
 def test_what_compaction_may_have_taken_is_not_replaced() -> None:
