@@ -95,7 +95,7 @@ class CheckpointSpec:
     """How long after a boundary its records may arrive, and how far the brokers' clocks may be off."""
 
     catchup: Truth = False
-    """Whether every boundary missed during an outage gets its own checkpoint."""
+    """Whether every boundary that was missed, in an outage or between runs, gets its own checkpoint."""
 
     @property
     def schedule(self) -> Every | CronSchedule | None:
