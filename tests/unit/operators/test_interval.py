@@ -18,7 +18,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks import compat
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.operators.interval import KcrIntervalOperator
-from airflow_kcr.operators.intervals import interval_of
+from airflow_kcr.operators.intervals import boundary_of, interval_of
 from airflow_kcr.operators.run_members import KcrRunMembersOperator
 from airflow_kcr.protocol.region.commands import Run
 from airflow_kcr.protocol.region.rows import RegionState, Requester
@@ -238,6 +238,22 @@ def test_an_interval_that_does_not_fit_the_region_is_refused(driver: Driver, sub
     with pytest.raises(AirflowFailException, match="has a data interval of no length"):
         execute(operator(), made)
     assert submitted.arguments == []
+
+
+def test_an_interval_of_another_schedule_is_refused_and_an_instant_that_is_given_is_not_compared() -> None:
+    hourly = spec_with("checkpoint: {cron: '0 * * * *'}\n")
+    with pytest.raises(ConfigurationError, match="does not end at a boundary of region flights"):
+        boundary_of(context(), hourly, None)
+    assert boundary_of(context(), hourly, END) == END
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_run_without_an_interval_takes_what_is_there_now(submitted: Submitted) -> None:
+    made = context()
+    made["dag_run"].data_interval_start = made["dag_run"].data_interval_end = None
+    with pytest.raises(AirflowFailException, match="has ended without its checkpoint"):
+        execute(operator(), made)
+    assert submitted.arguments[:4] == ["run", "flights", "--until", "now"]
 
 
 def partition(of: RegionSpec, date: datetime | None) -> tuple[datetime, datetime] | None:
