@@ -21,9 +21,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
 from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.driver.task import Task, compared_in
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import CheckpointNumber
+from airflow_kcr.protocol.values import CheckpointNumber, format_instant
 from airflow_kcr.spec import parse
 from tests.support.interval_pipeline import GATE, KILL, SUFFIX, at
 from tests.support.kafka import Kafka
@@ -109,12 +110,25 @@ def test_what_can_not_be_recomputed_is_refused_and_changes_nothing(runs: RestedR
         (("--checkpoint", str(FIRST)), 2, f"group {runs.name}-count has no sink"),
         (("--checkpoint", str(FIRST), "--group", "strange"), 2, "has no group strange"),
         (("--from", "2020-01-01T00:00:00Z", "--to", "2020-01-02T00:00:00Z"), 3, "no checkpoint of a boundary after"),
+        (("--from", "2026-01-01T00:00:00", "--to", "2026-01-02T00:00:00Z"), 2, "has no zone"),
+        (("--run", "hours/third"), 3, "belongs to the run third of DAG hours"),
     ):
         ended, _, said = runs.kcr("recompute", runs.name, *options, *NO_SPARK)
         assert (ended, why in " ".join(said.split())) == (status, True), said
     runs.kafka.delete_records(runs.topic, {0: 1})
     ended, _, said = runs.kcr("recompute", runs.name, "--checkpoint", str(FIRST), *group, *NO_SPARK)
-    assert (ended, "the log begins at 1" in " ".join(said.split())) == (3, True), said
+    lost = (
+        f"{runs.group}:{runs.topic}-0, offsets 0 to 10: the log begins at 1, as retention or a deletion took what was"
+    )
+    since = f"{lost} before; its first record is of {format_instant(HOUR)}"
+    assert (ended, since in " ".join(said.split())) == (3, True), said
+    with Region(runs.name, runs.store) as region:
+        assert region.counter() == before
+        spec = region.spec().to_json_text().replace("interval_pipeline:process", "interval_pipeline:absent")
+        region.apply(parse(spec))
+        before = region.counter()
+    ended, _, said = runs.kcr("recompute", runs.name, "--checkpoint", str(SECOND), *group, *NO_SPARK)
+    assert (ended, "absent" in said) == (2, True), said
     with Region(runs.name, runs.store) as region:
         assert region.counter() == before
     assert runs.rows() == all_of("first", "second")
@@ -230,8 +244,12 @@ def test_new_code_is_tried_elsewhere_and_compared_and_the_region_does_not_notice
     runs: RestedRegion, tmp_path: Path
 ) -> None:
     one, its = ("--checkpoint", str(FIRST)), ("--group", runs.group)
-    runs.environ = {SUFFIX: "!"}
-    (by_record,) = runs.recompute(*one, "--compare", "kcr_topic,kcr_partition,kcr_offset")
+    # As a task starts it, which takes the comparison from what is printed.
+    runs.environ = {SUFFIX: "!", **Task.of_this_process("", timedelta(0)).environment()}
+    key = "kcr_topic,kcr_partition,kcr_offset"
+    status, out, said = runs.kcr("recompute", runs.name, *one, *its, *runs.spark, "--compare", key)
+    assert status == 0, said
+    ((by_record,),) = [found for line in out.splitlines() if (found := compared_in(line)) is not None]
     assert (by_record["rows_before"], by_record["rows_after"], by_record["different"]) == (20, 20, 20)
     examples = by_record["examples"]
     assert isinstance(examples, dict)
