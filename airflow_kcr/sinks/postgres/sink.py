@@ -96,7 +96,9 @@ class PostgresSink(Sink):
     def shown(self, checkpoint: CompleteCheckpoint, spark: SparkSession) -> DataFrame:
         """Return the rows of the table that were made of a checkpoint's records."""
         with self.replacing() as table:
-            return frames.read(spark, self.database, frames.made_of(table, ranges_in_order(checkpoint)))
+            query = frames.made_of(table, ranges_in_order(checkpoint))
+        # Spark takes seconds to connect for the first time, in which no transaction may stand idle.
+        return frames.read(spark, self.database, query)
 
     @contextmanager
     def replacing(self) -> Iterator[TargetTable]:
@@ -302,7 +304,7 @@ class PostgresRevision(Revision):
         """Return the rows of the staging tables, each once, as the table would have them."""
         with self._sink.replacing() as table:
             query = frames.staged_rows(table, self._held)
-            return frames.read(spark, self._sink.database, query)
+        return frames.read(spark, self._sink.database, query)
 
     def replace(self, require_wanted: Callable[[], None]) -> tuple[TableVersion, ...]:
         """Exchange the rows in one transaction, in which no reset can raise the fence.

@@ -310,6 +310,26 @@ def test_what_is_shown_and_what_is_held_back_is_read_by_queries(empty_database_u
     assert none == []
 
 
+def test_no_transaction_stands_idle_while_spark_connects(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = worked(empty_database_url)
+    revision, idle = once_more(out), list[object]()
+
+    def read(*_: object) -> None:
+        idle.append(
+            out.ask(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in t%'"
+            )[0][0]
+        )
+
+    monkeypatch.setattr(frames, "read", read)
+    spark: Any = None
+    out.sink.shown(first(out), spark)
+    revision.held(spark)
+    assert idle == [0, 0]
+
+
 def several(out: Table, number: int, *attempts: Callable[[list[Row]], list[Row]]) -> PostgresRevision:
     """What holds two rows for each record of checkpoint 1 back; the first of its two tasks is run in several ways."""
     revision = once_more(out, number, batches=())
