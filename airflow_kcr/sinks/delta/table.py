@@ -16,6 +16,7 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,8 @@ from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.delta.features import columns_of, require_writable
 from airflow_kcr.sinks.delta.files import added, append, named, removed
 from airflow_kcr.sinks.delta.places import DeltaPlace, NotedDelta, note_of
-from airflow_kcr.sinks.files.layout import Manifest
+from airflow_kcr.sinks.files.folder import AT_ONCE
+from airflow_kcr.sinks.files.layout import DataFile, Manifest
 from airflow_kcr.sinks.tables.columns import TableColumn
 from airflow_kcr.sinks.tables.labels import BATCH, COLUMNS, Labels, Writers
 from airflow_kcr.sinks.tables.owned import NOTE, OwnedTable, TableChange, below
@@ -117,8 +119,9 @@ class DeltaTable(OwnedTable[NotedDelta]):
         if change.shown is not None:
             made.append(Transaction(f"{noted.application}/{change.shown.timeline}", change.shown.sequence))
         rows = sum(json.loads(one.stats or "{}").get("numRecords", 0) for one in adds)
-        told = json.dumps({**change.told, "kcr.attempt": attempt, _ROWS: str(rows)}, sort_keys=True)
-        properties = CommitProperties({"userMetadata": told}, max_commit_retries=0, app_transactions=made)
+        told = {**change.told, "kcr.attempt": attempt, _ROWS: str(rows)}
+        metadata = {"userMetadata": json.dumps(told, sort_keys=True)}
+        properties = CommitProperties(metadata, max_commit_retries=0, app_transactions=made)
         with self._place.asked("commit"):
             try:
                 self._write(noted, change, adds, properties)
@@ -128,16 +131,18 @@ class DeltaTable(OwnedTable[NotedDelta]):
                 if newest.version() < version:
                     raise
                 since = newest.history(newest.version() - version + 1)
-                is_there = any(attempt in commit.get("userMetadata", "") for commit in since)
-                return replace(noted, table=newest) if is_there else None
-            noted.table.update_incremental()
-        return noted
+                if not any(attempt in commit.get("userMetadata", "") for commit in since):
+                    return None
+        return replace(noted, commits=version, told=told)
 
     def _version(self, noted: NotedDelta, manifest: Manifest) -> TableVersion | None:
-        owner = self.target.owner
-        with self._place.asked("tell its history"):
-            since = noted.table.history(noted.table.version() - noted.commits + 1)
-        told = json.loads(next((c.get("userMetadata", "") for c in since if c["version"] == noted.commits), "") or "{}")
+        owner, told = self.target.owner, noted.told
+        if told is None:
+            with self._place.asked("tell its history"):
+                since = noted.table.history(noted.table.version() - noted.commits + 1)
+            told = json.loads(
+                next((c.get("userMetadata", "") for c in since if c["version"] == noted.commits), "") or "{}"
+            )
         named = TableChange.of(manifest).told
         if told.items() & named.items() != named.items():
             return None
@@ -164,7 +169,12 @@ class DeltaTable(OwnedTable[NotedDelta]):
 
     def _adds(self, table: Metadata, manifest: Manifest) -> list[AddAction]:
         where, split = below(self.target.owner), table.metadata().partition_columns
-        return [added(self._place.files, f"{where}/{file.path}", file.bytes, split) for file in manifest.files]
+
+        def add(file: DataFile) -> AddAction:
+            return added(self._place.files, f"{where}/{file.path}", file.bytes, split)
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            return list(threads.map(add, manifest.files))
 
     def _rewrite(self, table: Metadata, out: Labels, manifest: Manifest, properties: CommitProperties) -> None:
         """Write what files have beside the rows that go, and the rows of a manifest, into new files."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
 from airflow_kcr.protocol import documents
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import CommitTableResponse, Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
+C = TypeVar("C")
+
 PACKAGE: Final = "airflow-kcr[iceberg]"
 
 ANSWERS_WITHIN: Final = 60.0
-"""How long a REST catalog may say nothing before it counts as away, in seconds; PyIceberg would wait forever."""
-
+"""How long a catalog may say nothing at first, and a REST catalog at any time, before it counts as away, in seconds;
+PyIceberg would wait forever."""
 
 TAG: Final = re.compile(r"(?P<tag>kcr_\d+_(?P<sequence>\d+))(_r\d+)?")
 """The names of a sink's tags."""
@@ -124,6 +127,24 @@ def tried_once(table: Table) -> Table:
     return table
 
 
+def _within(seconds: float, call: Callable[[], C]) -> C:
+    """Return what a call returns; one that takes too long goes on in a thread of its own, and nothing waits for it.
+
+    Raises:
+        TimeoutError: it takes too long.
+    """
+    answer = Future[C]()
+
+    def ask() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:  # noqa: BLE001 (it is the caller's)
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="kcr catalog", daemon=True).start()
+    return answer.result(seconds)
+
+
 class NamedTable(TablePlace[NotedIceberg]):
     """A table by its name.
 
@@ -199,7 +220,12 @@ class NamedTable(TablePlace[NotedIceberg]):
                 f"{self._who} writes to an Iceberg table, which needs PyIceberg: install {PACKAGE}"
             ) from None
         try:
-            found = load_catalog(self.catalog, **self._options)
+            found = _within(ANSWERS_WITHIN, partial(load_catalog, self.catalog, **self._options))
+        except TimeoutError:
+            raise SinkError(
+                f"{self._who}: catalog {self.catalog} has not answered for {ANSWERS_WITHIN:g} s; check its address, "
+                "and whether it runs"
+            ) from None
         except ValueError:
             # PyIceberg says so of a catalog that is nowhere described, and of properties that don't go together.
             raise ConfigurationError(
@@ -212,24 +238,6 @@ class NamedTable(TablePlace[NotedIceberg]):
             session.request = partial(session.request, timeout=ANSWERS_WITHIN)
         return found
 
-    @contextmanager
-    def asked(self, what: str) -> Iterator[None]:
-        """Tell an error of PyIceberg, of its catalog or of its storage as the sink's; its words may hold secrets.
-
-        Args:
-            what: what the table could not, where it fails.
-
-        Raises:
-            ConfigurationError: there is no such table, or the catalog refuses.
-            SinkError: anything else: the catalog or the storage is away.
-        """
-        try:
-            yield
-        except KcrError:
-            raise
-        except Exception as error:
-            raise self._told(error, what) from error
-
     def _told(self, error: Exception, what: str) -> KcrError:
         from pyiceberg import exceptions
 
@@ -238,5 +246,7 @@ class NamedTable(TablePlace[NotedIceberg]):
             return ConfigurationError(f"{self._who}: there is no table {self}; create it, then start again")
         refused = exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError
         if isinstance(error, refused):
-            return ConfigurationError(f"{self._who}: the catalog refuses that table {self} {what}s ({kind})")
+            return ConfigurationError(
+                f"{self._who}: table {self} may not {what} ({kind}); have the catalog grant the right to it"
+            )
         return SinkError(f"{self._who}: table {self} could not {what}: {kind}")

@@ -12,10 +12,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
 from airflow_kcr.protocol.region.archive import Stretch
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.table_outputs import TableVersion
@@ -87,6 +88,28 @@ class TablePlace(ABC, Generic[N_co]):
     @abstractmethod
     def require_writable(self) -> None:
         """Refuse a table that a commit of files alone would damage."""
+
+    @contextmanager
+    def asked(self, what: str) -> Iterator[None]:
+        """Tell an error of the library, its catalog or its storage as the sink's; its words may hold secrets.
+
+        Args:
+            what: what the table could not, where it fails.
+
+        Raises:
+            ConfigurationError: there is no such table, or a catalog refuses.
+            SinkError: anything else: the catalog or the storage is away.
+        """
+        try:
+            yield
+        except KcrError:
+            raise
+        except Exception as error:
+            raise self._told(error, what) from error
+
+    @abstractmethod
+    def _told(self, error: Exception, what: str) -> KcrError:
+        """Return an error as the sink's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

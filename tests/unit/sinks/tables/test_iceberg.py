@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections import Counter
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from pyiceberg.io.pyarrow import ArrowScan
 
-from airflow_kcr.errors import SinkError
+from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.region.commands import PinCheckpoint
 from airflow_kcr.sinks.files.cleanup import GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.iceberg.catalogs import TableNote
+from airflow_kcr.sinks.iceberg import catalogs
+from airflow_kcr.sinks.iceberg.catalogs import NamedTable, TableNote
 from airflow_kcr.sinks.tables.owned import NOTE
 from tests.support.table_files import TableFiles, Warehouse, both, made, reset, warehouse
 
@@ -25,6 +29,52 @@ def lake(tmp_path: Path) -> Warehouse:
 @pytest.fixture
 def files(lake: Warehouse) -> TableFiles:
     return made(lake)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a catalog's credential
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"type": "rest", "uri": "http://{place}"},
+        {"type": "rest", "uri": "http://{place}", "credential": "user:secret"},
+        {"type": "sql", "uri": "postgresql+psycopg://user:secret@{place}/catalog"},
+    ],
+)
+def test_a_catalog_that_never_answers_is_away_from_the_first_contact_on(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogs, "ANSWERS_WITHIN", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        table = NamedTable("sink out", "lake", {n: v.format(place=place) for n, v in options.items()}, "db.delays")
+        for _ in range(2):
+            with pytest.raises(
+                SinkError, match=r"sink out: catalog lake has not answered for 0.2 s; check its"
+            ) as told:
+                table.load()
+            assert "secret" not in str(told.value)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A REST catalog that lets no one in."""
+
+    def do_GET(self) -> None:
+        """Refuse."""
+        self.send_response(403)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name it has)
+        """Say nothing."""
+
+
+def test_a_catalog_that_refuses_is_not_asked_again() -> None:
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}", "token": "secret"}
+        with pytest.raises(ConfigurationError, match=r"table db.delays of catalog lake may not be read \(Forb") as told:
+            NamedTable("sink out", "lake", options, "db.delays").load()
+        assert "secret" not in str(told.value)
+        server.shutdown()
 
 
 def tags(lake: Warehouse) -> set[str]:
