@@ -26,7 +26,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.table_outputs import TableVersion
@@ -54,6 +54,23 @@ if TYPE_CHECKING:
 
 NAME = "db.delays"
 SCHEMA = '{"fields":[],"type":"struct"}'
+COLUMNS = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in {
+                "value": "long",
+                "kcr_topic": "string",
+                "kcr_partition": "integer",
+                "kcr_offset": "long",
+                "kcr_batch": "string",
+            }.items()
+        ],
+    }
+)
+"""The columns of the files that `put` writes, as Spark has them."""
+
 WHO = "sink out of group group"
 COORDINATES = ("kcr_topic", "kcr_partition", "kcr_offset")
 
@@ -165,6 +182,14 @@ class Owned:
         """Drop a column."""
 
     @abstractmethod
+    def rename(self, column: str, name: str) -> None:
+        """Give a column another name."""
+
+    @abstractmethod
+    def add(self, column: str) -> None:
+        """Add a column of texts."""
+
+    @abstractmethod
     def opened(self, target: FileTarget, folder: Folder) -> OwnedTable[Any]:
         """The table as a process of a sink has it."""
 
@@ -270,6 +295,16 @@ class Warehouse(Owned):
         with self.table().update_schema() as update:
             update.delete_column(column)
 
+    def rename(self, column: str, name: str) -> None:
+        """Give a column another name."""
+        with self.table().update_schema() as update:
+            update.rename_column(column, name)
+
+    def add(self, column: str) -> None:
+        """Add a column."""
+        with self.table().update_schema() as update:
+            update.add_column(column, StringType())
+
     def opened(self, target: FileTarget, folder: Folder) -> IcebergTable:
         """The table as a process of a sink has it."""
         return IcebergTable(target, self.named(), folder)
@@ -368,7 +403,17 @@ class DeltaFolder(Owned):
 
     def lose(self, column: str) -> None:
         """Drop a column, as who writes the table anew does."""
-        rows = self.rows().drop_columns([column])
+        self._overwrite(self.rows().drop_columns([column]))
+
+    def rename(self, column: str, name: str) -> None:
+        """Give a column another name, as who writes the table anew does."""
+        self._overwrite(self.rows().rename_columns({column: name}))
+
+    def add(self, column: str) -> None:
+        """Add a column."""
+        self.table().alter.add_columns([deltalake.Field(column, deltalake.schema.PrimitiveType("string"))])
+
+    def _overwrite(self, rows: pa.Table) -> None:
         deltalake.write_deltalake(self.root, rows, mode="overwrite", schema_mode="overwrite")
 
     def opened(self, target: FileTarget, folder: Folder) -> DeltaTable:

@@ -364,6 +364,10 @@ class Manifest(Document):
         """Its checkpoint."""
         return CheckpointId(Timeline(self.timeline), CheckpointNumber(self.sequence))
 
+    def schemas_of_files(self) -> list[str]:
+        """Return the schemas that its files have; of a checkpoint without files none."""
+        return [self.schemas[number] for number in sorted({file.schema for file in self.files})]
+
     def holds_as(self, other: Manifest) -> bool:
         """Whether another manifest is of the same checkpoint with the same output, in whichever files."""
         mine = (self.owner, self.checkpoint, self.digest, self.batches)

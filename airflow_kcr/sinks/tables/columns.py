@@ -5,8 +5,9 @@ A value is only ever given a wider type; what doesn't fit is refused while the b
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ _WIDER: Final = {
 """Which types a type holds all values of."""
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_NESTED: Final = ("struct", "array", "map")
 _EMPTY: Final = {
     "boolean": "false",
     "string": "''",
@@ -74,6 +76,48 @@ def fitted(rows: DataFrame, known: Mapping[str, TableColumn], where: str) -> Dat
     return rows.select(*(_value(name, known[name], given[name], where) for name in given))
 
 
+def require_taken(schemas: Iterable[str], known: Mapping[str, TableColumn], where: str) -> None:
+    """Refuse files that a table no longer takes, because others have changed its columns since they were written.
+
+    Readers would have NULL for a column that was renamed, or could not read one of another type at all.
+
+    Args:
+        schemas: of the files, as Spark writes them in JSON.
+        known: the table's columns by name, as they are now.
+        where: the sink and the table, for messages.
+
+    Raises:
+        SinkError: the table lacks a column of theirs, has it in a type that does not hold all of its values, or
+            requires one that they may lack.
+    """
+    for found in map(_fields, schemas):
+        for name, column in known.items():
+            if column.required and found.get(name, ("", True))[1]:
+                raise _changed(where, f"requires column {name}", "make it optional")
+        for name, (kind, _) in found.items():
+            if name not in known:
+                raise _changed(where, f"has no column {name}", "give the column its name again, or add it again")
+            there = known[name].type or known[name].shown
+            is_nested = kind.startswith(_NESTED) and there.partition("<")[0] == kind.partition("<")[0]
+            if not is_nested and not _holds(there, kind):
+                raise _changed(where, f"has column {name} as {there}, not {kind}", "give it its type again")
+
+
+def _fields(schema: str) -> dict[str, tuple[str, bool]]:
+    """Return the type of each column in a schema, and whether it may be NULL."""
+    from pyspark.sql.types import StructType
+
+    fields = StructType.fromJson(json.loads(schema)).fields
+    return {field.name: (field.dataType.simpleString(), field.nullable) for field in fields}
+
+
+def _changed(where: str, what: str, how: str) -> SinkError:
+    return SinkError(
+        f"{where} {what}, since files were written that are to be published: others have changed it; {how}, "
+        "until they are published, or reset the region to before them"
+    )
+
+
 def _value(name: str, column: TableColumn, given: str, where: str) -> Column:
     from pyspark.sql import functions
 
@@ -95,7 +139,7 @@ def _required(value: Column, kind: str, name: str, where: str) -> Column:
     from pyspark.sql import functions
 
     empty = _EMPTY.get(kind) or f"CAST(0 AS {kind})"
-    if kind.startswith(("struct", "array", "map")):
+    if kind.startswith(_NESTED):
         raise SinkError(
             f"{where} requires column {name}, a {kind.partition('<')[0]}, of which Spark can't promise that it is "
             "there; make it optional in the table"

@@ -28,7 +28,7 @@ from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, revis
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget, Manifest
 from airflow_kcr.sinks.files.tables import Table
-from airflow_kcr.sinks.tables.columns import TableColumn, fitted
+from airflow_kcr.sinks.tables.columns import TableColumn, fitted, require_taken
 from airflow_kcr.sinks.tables.labels import BATCH, Labels, label_of
 
 if TYPE_CHECKING:
@@ -394,6 +394,8 @@ class OwnedTable(Table, ABC, Generic[N]):
                 raise self._rolled_back(f"checkpoint {after}")
             if noted.commits != seen:
                 return None
+            if change.manifest is not None:
+                require_taken(change.manifest.schemas_of_files(), self._columns(noted), self._where)
             noted = self._commit(noted, change)
             if noted is not None:
                 return noted

@@ -33,6 +33,7 @@ from airflow_kcr.sinks.tables.owned import PAUSES, TRIED_FOR, OwnedTable, folder
 from tests.support.driver import GROUP, Driver
 from tests.support.sink_files import Killed, LocalFolder
 from tests.support.table_files import (
+    COLUMNS,
     Owned,
     ParquetRewriter,
     TableFiles,
@@ -190,9 +191,9 @@ def test_a_commit_that_did_not_get_there_is_an_error_and_made_by_the_next_try(fi
     assert files.rows() == files.records(sequence)
 
 
-@pytest.mark.parametrize("commits", [1, 30])
+@pytest.mark.parametrize("commits", [1, 30, pytest.param(100, marks=pytest.mark.long)])
 def test_commits_of_others_in_between_stay_and_keep_nothing_from_being_published(
-    files: TableFiles, commits: int
+    files: TableFiles, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both(files)
     sequence = complete(files, "n1")
@@ -204,6 +205,7 @@ def test_commits_of_others_in_between_stay_and_keep_nothing_from_being_published
             files.append(number)
         return commit()
 
+    monkeypatch.setattr(owned_module, "TRIED_FOR", 600.0)
     with at_commits(files, overtaken):
         files.sink.publish(sequence)
     assert files.rows() == files.records(sequence)
@@ -432,6 +434,58 @@ def test_a_column_of_ours_that_was_dropped_is_noticed(files: TableFiles) -> None
     sequence = complete(files, "n2")
     with pytest.raises(SinkError, match="has lost its column kcr_offset"):
         files.sink.publish(sequence)
+
+
+def staged(files: TableFiles) -> CheckpointNumber:
+    """Have a checkpoint that was published, and return one whose files are written and not published yet."""
+    both(files)
+    files.checkpoint("n1")
+    for index in range(2):
+        batch = files.driver.start_batch(files.driver.member(index), 10)
+        files.write(batch, schema=COLUMNS)
+        files.driver.finish_batch(batch)
+    return complete(files, "n2")
+
+
+def values(files: TableFiles) -> Counter[int]:
+    """How often the table has each value."""
+    return Counter(files.owned.rows()["value"].to_pylist())
+
+
+def test_a_column_that_is_added_between_writing_and_publishing_keeps_nothing_back(files: TableFiles) -> None:
+    sequence = staged(files)
+    files.owned.add("more")
+    files.sink.publish(sequence)
+    assert files.rows() == files.records()
+    assert files.owned.rows()["more"].null_count == 80
+
+
+@pytest.mark.parametrize("how", ["renamed", "dropped", "of another type"])
+def test_a_column_that_others_take_away_between_writing_and_publishing_loses_no_value(
+    files: TableFiles, how: str
+) -> None:
+    sequence = staged(files)
+    if how == "renamed":
+        files.owned.rename("value", "amount")
+    else:
+        files.owned.lose("value")
+    said = "has no column value"
+    if how == "of another type":
+        files.owned.add("value")
+        said = "has column value as string, not bigint"
+    before = files.owned.version()
+    with pytest.raises(SinkError, match=rf"table .* {said}, since files were written .* reset the region to before"):
+        other(files).publish(sequence)
+    assert files.owned.version() == before
+    if how == "renamed":
+        files.owned.rename("amount", "value")
+        files.sink.publish(sequence)
+        assert values(files) == Counter(dict.fromkeys(range(20), 4))
+    elif how == "dropped":
+        files.driver.publish()
+        reset(files)
+        files.driver.finish_reset()
+        assert files.rows() == Counter()
 
 
 def test_a_cleanup_leaves_every_file_that_a_version_of_the_table_has(files: TableFiles) -> None:
