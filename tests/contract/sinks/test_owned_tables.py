@@ -14,11 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import deltalake
+import psycopg
 import pyarrow as pa
 import pytest
 from deltalake.exceptions import CommitFailedError
+from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -228,6 +231,14 @@ def test_a_table_of_another_region_is_refused(files: TableFiles, kind: SinkKind)
     declared(files.owned, kind, UNDECLARED).check()
 
 
+def test_a_table_of_another_sink_of_the_region_is_refused(files: TableFiles, kind: SinkKind) -> None:
+    one = own(files, kind)
+    with pytest.raises(
+        ConfigurationError, match=r"sink second of group g of region .* is written by sink out of group g"
+    ):
+        replace(one, spec=replace(one.spec, name="second")).check()
+
+
 def test_without_its_library_the_extra_is_named(
     files: TableFiles, kind: SinkKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,3 +380,34 @@ def test_a_catalog_that_says_nothing_is_away_and_what_it_did_all_the_same_is_fou
     assert [told["kcr.sequence"] for told in files.owned.commits() if "kcr.sequence" in told] == [str(sequence)]
     [version] = files.driver.region.checkpoints[sequence].tables
     assert len(files.owned.at(version)) == version.rows == sum(files.rows().values())
+
+
+@pytest.mark.parametrize("where", ["sql"], indirect=True)
+def test_a_catalog_that_is_away_while_a_checkpoint_is_published_has_it_once_when_it_is_back(
+    files: TableFiles, database_url: str
+) -> None:
+    both(files)
+    files.driver.request_checkpoint("n1")
+    sequence = files.driver.complete()
+    sink = files.process(LocalFolder(files.root))
+    sink.check()
+    place = urlsplit(database_url.replace("postgresql+psycopg://", "postgresql://"))
+    name = place.path.removeprefix("/")
+    with psycopg.connect(urlunsplit(place._replace(path="/postgres")), autocommit=True) as admin:
+
+        def away(commit: Callable[[], Any]) -> Any:  # noqa: ANN401 (as `at_commits`)
+            admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(sql.Identifier(name)))
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+            return commit()
+
+        try:
+            with at_commits(files, away), pytest.raises(SinkError, match=r"could not be read: OperationalError"):
+                sink.publish(sequence)
+            for _ in range(3):
+                with pytest.raises(SinkError, match=r"table .* could not be read: OperationalError"):
+                    sink.publish(sequence)
+        finally:
+            admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(sql.Identifier(name)))
+    files.driver.publish(sink.publish(sequence))
+    assert files.rows() == files.records(sequence)
+    assert [told["kcr.sequence"] for told in files.owned.commits() if "kcr.sequence" in told] == [str(sequence)]
