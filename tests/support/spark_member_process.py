@@ -20,8 +20,13 @@ from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun
 from airflow_kcr.driver.process import run_members
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
+from airflow_kcr.protocol.table_outputs import TableVersion
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, MemberId, RegionName
+from airflow_kcr.sinks.delta import table as delta_table
+from airflow_kcr.sinks.delta.table import DeltaTable
 from airflow_kcr.sinks.files.sink import FileSink
+from airflow_kcr.sinks.iceberg import catalogs
+from airflow_kcr.sinks.iceberg.table import IcebergTable
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.spark import session
@@ -46,14 +51,28 @@ _CONF: Final = {
 def _put_up(gates: Gates) -> None:
     """Hold publications, the start of Spark, its warming up and the resets of files at their gates.
 
-    A publication waits between `staged` and `published`, the others before `starting`, `warming` and `resetting`.
+    A publication in Postgres waits between `staged` and `published`, one in a table of a person at `committing`, at
+    `writing` when all is ready but the write that makes it count, and at `shown` before the store knows; the others
+    before `starting`, `warming` and `resetting`.
     """
     for place, name, gate in (
         (session, "check_connector", "starting"),
         (application, "warm_up", "warming"),
         (FileSink, "reset", "resetting"),
+        (IcebergTable, "_commit", "committing"),
+        (DeltaTable, "_commit", "committing"),
+        (catalogs._TriedOnce, "commit_table", "writing"),
+        (delta_table, "append", "writing"),
     ):
         setattr(place, name, _behind(gates, gate, getattr(place, name)))
+    publish = FileSink.publish
+
+    def shown(self: FileSink, sequence: CheckpointNumber) -> tuple[TableVersion, ...]:
+        tables = publish(self, sequence)
+        gates.wait("shown")
+        return tables
+
+    FileSink.publish = shown  # type: ignore[method-assign]
     insert = PostgresSink.insert
 
     def held(self: PostgresSink, call: BatchCall, staged: Staging) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -49,7 +50,9 @@ from pyiceberg.types import (
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError, SinkError, UnknownCheckpoint
+from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.folder import Folder
@@ -62,7 +65,7 @@ from tests.support.driver import GROUP, Driver
 from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.lake import Lake
-from tests.support.members import Lend, Live
+from tests.support.members import Lend, Live, Process
 from tests.support.table_files import NAME, DeltaFolder, Owned, Warehouse, warehouse
 
 if TYPE_CHECKING:
@@ -368,6 +371,16 @@ def test_a_required_column_takes_values_and_no_null(with_value: Callable[[bool],
         one.made(value="nullif(offset, 12)")
 
 
+def test_several_rows_of_a_record_come_and_go_together(with_value: Callable[[bool], TableLake]) -> None:
+    one = with_value(False)
+    lines = "explode(array_repeat(offset, CAST(offset % 3 AS INT)))"
+    rows = [one.made(value=lines) for _ in range(2)][-1]
+    assert Counter(row["kcr_offset"] for row in rows) == Counter({offset: 2 * (offset % 3) for offset in range(20)})
+    one.reset(by=-7)
+    left = Counter(row["kcr_offset"] for row in one.owned.rows().to_pylist())
+    assert left == Counter({offset: 2 * (offset % 3) for offset in range(10)})
+
+
 def test_a_column_that_was_renamed_since_keeps_its_values(spark: SparkSession, tmp_path: Path) -> None:
     one = lake(spark, tmp_path, Schema(NestedField(1, "value", LongType())))
     one.made(value="offset")
@@ -424,29 +437,49 @@ def records(one: Live) -> Counter[tuple[int, int]]:
     return Counter((number, offset) for number, end in one.kafka.ends(one.topic).items() for offset in range(end))
 
 
+@contextmanager
+def filled_by_members(lend: Lend, kafka: Kafka, made: Owned, kind: str) -> Iterator[Live]:
+    """Lend a region whose members write each record of a topic into a table."""
+    sink = json.dumps({"kind": kind, **made.spec()})
+    with lend(
+        group=f", delivery: exactly_once, sinks: {{out: {sink}}}",
+        name=kafka.group_id("g"),
+        pipeline="tests.support.spark_latest_pipeline:process",
+    ) as one:
+        yield one
+
+
+def held(one: Live, member: Process, gate: str) -> None:
+    """Have a member process records, and publish their checkpoint up to a gate."""
+    member.gate(gate)
+    one.fill(30)
+    one.until(one.consumed, "everything consumed", WITHIN)
+    one.handle(RequestCheckpoint(request_id=RequestId(f"held-{member.process.pid}")))
+    one.until(lambda: member.reached(gate), f"a publication at {gate}", WITHIN)
+
+
+def whole(one: Live, made: Owned, when: str) -> None:
+    """Wait until each record is in a checkpoint, and count the table's."""
+    finished(one, WITHIN)
+    one.until(lambda: rows_of(made) == records(one), f"each record in the table once, {when}", WITHIN)
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])
 def test_a_member_fills_a_table_through_a_kill_and_a_reset(
     kafka: Kafka, lend_on_spark: Lend, tmp_path: Path, kind: str
 ) -> None:
     made = owned_table(kind, tmp_path / "warehouse")
-    sink = json.dumps({"kind": kind, **made.spec()})
-    with lend_on_spark(
-        group=f", delivery: exactly_once, sinks: {{out: {sink}}}",
-        name=kafka.group_id("g"),
-        pipeline="tests.support.spark_latest_pipeline:process",
-    ) as one:
+    with filled_by_members(lend_on_spark, kafka, made, kind) as one:
         member = one.start(0)
         for _ in range(2):
             one.fill(30)
-            finished(one, WITHIN)
-        one.until(lambda: rows_of(made) == records(one), "each record in the table once", WITHIN)
+            whole(one, made, "as it runs")
 
         member.kill()
         one.start(0, takeover=True)
         one.fill(30)
-        finished(one, WITHIN)
-        one.until(lambda: rows_of(made) == records(one), "each record in the table once, after a kill", WITHIN)
+        whole(one, made, "after a kill")
 
         with Region(one.name, one.store) as region:
             first = checkpoints(one)[0].sequence
@@ -454,9 +487,35 @@ def test_a_member_fills_a_table_through_a_kill_and_a_reset(
             region.resets.apply(plan, "to see")
             region.resets.wait_for(plan.plan, timedelta(seconds=WITHIN))
         one.fill(30)
-        finished(one, WITHIN)
-        one.until(lambda: rows_of(made) == records(one), "each record in the table once, after a reset", WITHIN)
+        whole(one, made, "after a reset")
         told = {(one["kcr.timeline"], one["kcr.sequence"]) for one in made.commits() if "kcr.sequence" in one}
         with Region(one.name, one.store) as region:
             assert told >= {(str(row.timeline), str(row.sequence)) for row in checkpoints(one) if row.undone_by is None}
+            assert not region.verify().violations
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("moment", ["committing", "writing", "shown"])
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_a_driver_that_freezes_or_is_killed_while_it_publishes_loses_and_doubles_no_row(
+    kafka: Kafka, lend_on_spark: Lend, tmp_path: Path, kind: str, moment: str
+) -> None:
+    made = owned_table(kind, tmp_path / "warehouse")
+    with filled_by_members(lend_on_spark, kafka, made, kind) as one:
+        frozen = one.start(0)
+        held(one, frozen, moment)
+        frozen.freeze()
+        killed = one.start(0, takeover=True)
+        whole(one, made, "while its writer is frozen")
+        frozen.open(moment)
+        frozen.thaw()
+        one.until(lambda: not frozen.running, "the end of who was frozen", WITHIN)
+        assert rows_of(made) == records(one)
+
+        held(one, killed, moment)
+        killed.kill()
+        one.start(0, takeover=True)
+        whole(one, made, "after a kill")
+        with Region(one.name, one.store) as region:
             assert not region.verify().violations
