@@ -13,6 +13,7 @@ from airflow_kcr.protocol.region.lag import LagFinding
 from airflow_kcr.protocol.region.liveness import Liveness
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.store.garbage import uncollected
 from airflow_kcr.store.regions import RegionStore
 
 
@@ -28,8 +29,9 @@ class Look:
 
 def judged(store: RegionStore, region: Region, now: datetime) -> tuple[Liveness, LagFinding]:
     """Return what a region waits for, and the worst verdict on its lag; Kafka is not asked."""
-    waits = liveness.judge(region, now, store.seen(region.name))
-    return waits, lag.worst(lag.judge(region, now, waits, store.recent_lag(region.name, now)).values())
+    with uncollected():
+        waits = liveness.judge(region, now, store.seen(region.name))
+        return waits, lag.worst(lag.judge(region, now, waits, store.recent_lag(region.name, now)).values())
 
 
 def incidents_of(store: RegionStore, region: Region, now: datetime, tolerance: Tolerance) -> tuple[Incident, ...]:

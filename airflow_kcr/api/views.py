@@ -141,7 +141,8 @@ class MemberView(View):
 
     shown = AnswerColumns["MemberView"](
         ("member_id", lambda m: m.member),
-        *("member.index", "incarnation", "version", "label", "state", "alive", "batch_since", "partitions"),
+        *("member.index", "incarnation", "version", "label", "state", "alive", "lease_until"),
+        *("batch_since", "partitions"),
     )
 
     member: values.MemberId
@@ -153,6 +154,9 @@ class MemberView(View):
     """Whether it holds a lease."""
 
     partitions: tuple[values.TopicPartition, ...]
+    lease_until: datetime | None = None
+    """When its lease ends, unless it is renewed, or has ended; None: there is none."""
+
     label: str = ""
     """Host, process and application."""
 
@@ -183,6 +187,7 @@ class MemberView(View):
                 incarnation=0 if row is None else row.incarnation,
                 state=_member_state(region, now, member),
                 alive=region.is_live(member, now),
+                lease_until=region.leases[member].until if member in region.leases else None,
                 partitions=tuple(owned.get(member, ())),
                 label="" if row is None else row.label,
                 version="" if row is None else row.version,
@@ -275,7 +280,7 @@ class RegionSummary(View):
         "next_boundary",
         ("overdue_seconds", lambda r: r.overdue),
         ("progress", lambda r: r.liveness.verdict),
-        *("members", "alive", "lag"),
+        *("members", "alive", "lag", "recent_lag"),
         ("verdict", lambda r: r.lag_finding.verdict),
         ("why", lambda r: r.lag_finding.text() if r.lag_finding.what else ""),
         "trouble",
@@ -303,14 +308,19 @@ class RegionSummary(View):
     overdue: timedelta | None = None
     """How long the next boundary has passed with no checkpoint made for it; None: it has not."""
 
-    lag: int | None = None
-    """How many offsets are left to read, by the newest samples; None: that is not known."""
+    recent_lag: tuple[int | None, ...] = ()
+    """How many offsets were left to read at each sample that verdicts are made of, oldest first; None: not known."""
 
     lag_finding: LagFinding = NO_SAMPLE
     """What the lag means."""
 
     halt: str = ""
     """Why it is halted."""
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets are left to read, by the newest samples; None: that is not known."""
+        return self.recent_lag[-1] if self.recent_lag else None
 
     @property
     def trouble(self) -> str:
@@ -345,7 +355,7 @@ class RegionSummary(View):
             alive=len(region.live_members(now)),
             liveness=waited,
             overdue=boundaries.overdue(region, now),
-            lag=lag.left(region.rules.groups, samples) if lags else None,
+            recent_lag=lag.course(region.rules.groups, samples) if lags else (),
             lag_finding=lag.worst(lags.values()),
             halt="" if region.halt is None else region.halt.text,
         )

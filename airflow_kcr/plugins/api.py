@@ -6,12 +6,13 @@ something names the epoch that its user looked at, so that nothing is done to a 
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 (FastAPI reads the annotation)
@@ -46,6 +47,7 @@ from airflow_kcr.protocol.region.commands import Command, InEpoch, PinCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
 from airflow_kcr.protocol.targets import TARGETS
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId, region_name
+from airflow_kcr.store.garbage import uncollected
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -56,6 +58,9 @@ if TYPE_CHECKING:
 
 PAGE: Final = 200
 """How many rows an answer has at most."""
+
+LONGEST: Final = 300
+"""How many characters a detail of an event has at most."""
 
 HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -215,6 +220,15 @@ def _brief(view: RegionView) -> dict[str, object]:
     return RegionView.shown.document(view, _OF_REGION) | {"groups": groups}
 
 
+def _shortened(event: dict[str, object]) -> dict[str, object]:
+    """Return an event whose details are short: one may name all partitions; `kcr events` has the whole."""
+    body: dict[str, object] = {}
+    for name, value in cast("Mapping[str, object]", event["body"]).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        body[name] = value if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return {**event, "body": body}
+
+
 REGION: Final = "/api/stores/{store}/regions/{region}"
 
 
@@ -281,15 +295,14 @@ def _shown(stores: Stores) -> APIRouter:
         recomputers: FindRecomputers,
     ) -> JSONResponse:
         """The region, its DAGs, and whether the user may change it."""
-        with stores.opened(store) as opened:
+        with stores.opened(store) as opened, uncollected():
             found = row, now, _, _ = look(opened, region_name(region))
             view = shown_region(*found)
+            facts = {"region": _brief(view), "summary": RegionSummary.shown.document(view), "counter": row.counter}
         dags = may.of_dags(read_owners(), store, region)
         return _answer(
+            **facts,
             now=now,
-            region=_brief(view),
-            summary=RegionSummary.shown.document(view),
-            counter=row.counter,
             may_change=change.has(store, region),
             dags=dags,
             reset_dags=resetters(dags),
@@ -319,7 +332,7 @@ def _shown(stores: Stores) -> APIRouter:
         count: Count = 50,
     ) -> JSONResponse:
         """Some partitions, as the store knows them."""
-        with stores.opened(store) as opened:
+        with stores.opened(store) as opened, uncollected():
             row, now = opened.read(region_name(region))
             found, total = partition_page(row, match, order, start, count, is_descending=direction == "down")
         return _answer(now=now, partitions=found, total=total)
@@ -327,7 +340,7 @@ def _shown(stores: Stores) -> APIRouter:
     @routes.get("/lag")
     def lag_history(store: str, region: str) -> JSONResponse:
         """The newest kept samples of each group's lag, the oldest first."""
-        with stores.region(store, region) as lent:
+        with stores.region(store, region) as lent, uncollected():
             return _answer(samples=lent.lag_history()[-PAGE:])
 
     return routes
@@ -339,7 +352,7 @@ def _past(stores: Stores) -> APIRouter:
     @routes.get("/checkpoints")
     def checkpoints(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:
         """The newest checkpoints before a number, the oldest first."""
-        with stores.region(store, region) as lent:
+        with stores.region(store, region) as lent, uncollected():
             return _answer(checkpoints=lent.checkpoints.list(before=before, last=last))
 
     @routes.get("/checkpoints/{sequence}")
@@ -347,7 +360,7 @@ def _past(stores: Stores) -> APIRouter:
         store: str, region: str, sequence: int, start: Annotated[int, Query(ge=0)] = 0, count: Count = 100
     ) -> JSONResponse:
         """One checkpoint, with some of its offsets."""
-        with stores.region(store, region) as lent:
+        with stores.region(store, region) as lent, uncollected():
             document = lent.checkpoints.show(sequence).to_json()
         offsets = document["offsets"]
         rows = offsets if isinstance(offsets, list) else []
@@ -358,7 +371,7 @@ def _past(stores: Stores) -> APIRouter:
         store: str, region: str, sequence: int, start: Annotated[int, Query(ge=0)] = 0, count: Count = 100
     ) -> JSONResponse:
         """What lies around a checkpoint, with some of its ranges."""
-        with stores.region(store, region) as lent:
+        with stores.region(store, region) as lent, uncollected():
             found = lent.checkpoints.context(sequence)
         return _answer(
             context={**found.to_json(), "ranges": found.ranges[start : start + count]}, total=len(found.ranges)
@@ -380,11 +393,11 @@ def _past(stores: Stores) -> APIRouter:
     @routes.get("/events")
     def events(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:
         """The newest events before a number, the oldest first."""
-        with stores.region(store, region) as lent:
+        with stores.region(store, region) as lent, uncollected():
             end = lent.counter() + 1 if before is None else before
             first = max(end - 1 - last, 0)
             found = [event for event in lent.events(first, last) if event.number < end]
-        return _answer(events=[event_to_json(event) for event in found])
+            return _answer(events=[_shortened(event_to_json(event)) for event in found])
 
     return routes
 

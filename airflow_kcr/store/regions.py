@@ -542,8 +542,9 @@ class RegionStore:
             name: the region's.
             now: the store's clock.
         """
-        found = self.lag_since(name, now - WINDOW)
-        return self.lag_since(name, now - RECENT) if stands_still(found) else found
+        with uncollected():
+            found = self.lag_since(name, now - WINDOW)
+            return self.lag_since(name, now - RECENT) if stands_still(found) else found
 
     # Of what people were notified: no part of what it decides either
 

@@ -205,7 +205,7 @@ class StoreProbes:
     def _remember(self, name: RegionName, sign: Sign | None, found: Mapping[WaitingFor, ProbeResult]) -> None:
         """Remember what was found if a sign tells whether it still holds; the sign is from before the read."""
         self._seen.pop(name, None)
-        if sign is not None and all(isinstance(what, Goal | IncidentsChange) for what in found):
+        if sign is not None and all(isinstance(what, Goal | IncidentsChange | Progresses) for what in found):
             self._seen[name] = _Seen(sign=sign, at=monotonic(), found=found)
 
     def probe(

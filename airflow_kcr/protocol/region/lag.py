@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from airflow_kcr.protocol.region import rows
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness
@@ -206,12 +206,8 @@ _EXPLAINED: Final = LagFinding(verdict=LagVerdict.OK, what="what the region wait
 NO_SAMPLE: Final = LagFinding(verdict=LagVerdict.UNKNOWN, what="no sample is newer than ten minutes")
 
 
-class _Place(NamedTuple):
-    """A partition in one of its samples."""
-
-    at: datetime
-    epoch: Epoch
-    point: LagPoint
+_Place: TypeAlias = tuple[LagSample, LagPoint]
+"""A partition in one of its samples."""
 
 
 def worst(findings: Iterable[LagFinding]) -> LagFinding:
@@ -234,14 +230,14 @@ def judge(
         waits: what the region waits for.
         samples: those of its groups, oldest first.
     """
-    tracks: dict[GroupPartition, list[_Place]] = {}
-    newest = {sample.group: sample for sample in samples if sample.at > now - WINDOW}
-    for sample in samples:
-        for partition, point in sample.points.items():
-            if sample.group in newest and partition in newest[sample.group].points:
-                tracks.setdefault(partition, []).append(_Place(sample.at, sample.epoch, point))
-    by_group = {group: tuple(_group_findings(region, now, waits, group)) for group in newest}
-    return {p: _of_partition(region, now, track, by_group[p.group]) for p, track in sorted(tracks.items())}
+    found: dict[GroupPartition, LagFinding] = {}
+    for group, newest in {sample.group: sample for sample in samples if sample.at > now - WINDOW}.items():
+        of_group = tuple(_group_findings(region, now, waits, group))
+        own = [sample for sample in samples if sample.group == group]
+        for partition in newest.points:
+            track = [(sample, point) for sample in own if (point := sample.points.get(partition)) is not None]
+            found[partition] = _of_partition(now, track, of_group)
+    return dict(sorted(found.items()))
 
 
 def _group_findings(region: Region, now: datetime, waits: Liveness, group: GroupId) -> Iterator[LagFinding]:
@@ -299,32 +295,31 @@ def _resting(region: Region, now: datetime) -> LagFinding | None:
     return LagFinding(verdict=LagVerdict.STOPPED, what=what, since=since, to_do=to_do)
 
 
-def _of_partition(region: Region, now: datetime, track: Sequence[_Place], of_group: Sequence[LagFinding]) -> LagFinding:
-    current = track[-1]
-    if current.point.lag is None:
+def _of_partition(now: datetime, track: Sequence[_Place], of_group: Sequence[LagFinding]) -> LagFinding:
+    left = track[-1][1].lag
+    if left is None:
         return LagFinding(verdict=LagVerdict.UNKNOWN, what="its position or the end of its log is not known")
-    window = [place for place in track if place.at > now - WINDOW]
+    window = [place for place in track if place[0].at > now - WINDOW]
     back = next((later for earlier, later in pairwise(window) if _went_back(earlier, later)), None)
     if back is not None:
-        what = f"it went back to {_lowest(back.point)}, and no reset of the region did it"
+        what = f"it went back to {_lowest(back[1])}, and no reset of the region did it"
         to_do = "find out who moved it (`kcr group validate`), then reset the region to a checkpoint"
-        return LagFinding(verdict=LagVerdict.REWOUND, what=what, since=back.at, to_do=to_do)
-    if current.point.lag == 0:
+        return LagFinding(verdict=LagVerdict.REWOUND, what=what, since=back[0].at, to_do=to_do)
+    if left == 0:
         return _OK
     if of_group and of_group[0] is not _EXPLAINED:
         return of_group[0]
-    if len(window) < FEW or now - window[0].at < TREND:
+    if len(window) < FEW or now - window[0][0].at < TREND:
         return _OK
     stays = None if of_group else _unmoved(track, window)
     return stays or _falling_behind(window) or _OK
 
 
 def _went_back(earlier: _Place, later: _Place) -> bool:
-    def is_back(before: Offset | None, after: Offset | None) -> bool:
-        return before is not None and after is not None and after < before
-
-    return earlier.epoch == later.epoch and (
-        is_back(earlier.point.position, later.point.position) or is_back(earlier.point.committed, later.point.committed)
+    (sample, (_, position, committed)), (next_sample, (_, next_position, next_committed)) = earlier, later
+    return sample.epoch == next_sample.epoch and (
+        (position is not None and next_position is not None and next_position < position)
+        or (committed is not None and next_committed is not None and next_committed < committed)
     )
 
 
@@ -334,15 +329,14 @@ def _lowest(point: LagPoint) -> int:
 
 def _unmoved(track: Sequence[_Place], window: Sequence[_Place]) -> LagFinding | None:
     """The position stays, though there were records to read in each sample of the window."""
-    position = window[-1].point.position
-    is_still = all(place.point.position == position and place.point.lag for place in window)
-    if not is_still:
+    position = window[-1][1].position
+    if not all(point.position == position and point.lag for _, point in window):
         return None
-    since = window[0].at
-    for place in reversed(track):
-        if place.point.position != position or not place.point.lag:
+    since = window[0][0].at
+    for sample, point in reversed(track):
+        if point.position != position or not point.lag:
             break
-        since = place.at
+        since = sample.at
     what = f"records are left, and the position stays at {position}"
     to_do = "look at the owner's log, and at the batch in Spark's page"
     return LagFinding(verdict=LagVerdict.STALLED, what=what, since=since, to_do=to_do)
@@ -350,13 +344,13 @@ def _unmoved(track: Sequence[_Place], window: Sequence[_Place]) -> LagFinding | 
 
 def _falling_behind(window: Sequence[_Place]) -> LagFinding | None:
     """The position moves, and the lag grows from sample to sample."""
-    lags = [place.point.lag or 0 for place in window]
+    lags = [point.lag or 0 for _, point in window]
     grows = all(earlier <= later for earlier, later in pairwise(lags)) and lags[0] < lags[-1]
-    if not grows or window[0].point.position == window[-1].point.position:
+    if not grows or window[0][1].position == window[-1][1].position:
         return None
     what = f"its lag grows: from {lags[0]:,} to {lags[-1]:,} offsets"
     to_do = "give the group more members, or its Spark more executors"
-    return LagFinding(verdict=LagVerdict.WARN, what=what, since=window[0].at, to_do=to_do)
+    return LagFinding(verdict=LagVerdict.WARN, what=what, since=window[0][0].at, to_do=to_do)
 
 
 # Sums, and time
@@ -385,12 +379,22 @@ def stands_still(samples: Iterable[LagSample]) -> bool:
     )
 
 
-def left(groups: Collection[GroupId], samples: Iterable[LagSample]) -> int | None:
-    """Return how many offsets groups have left by their newest samples; None: of a partition or group it is unknown."""
-    newest = {sample.group: sample for sample in samples}
-    if not newest.keys() >= {*groups}:
-        return None
-    return totals(point.lag for sample in newest.values() for point in sample.points.values())[0]
+def course(groups: Collection[GroupId], samples: Iterable[LagSample]) -> tuple[int | None, ...]:
+    """Return how many offsets groups had left at each sample, by the newest of each group then; the last one is now.
+
+    It starts where there is a sample of each group. None: of a partition it was not known.
+
+    Args:
+        groups: all of the region.
+        samples: of these groups, oldest first.
+    """
+    newest: dict[GroupId, int | None] = {}
+    found: list[int | None] = []
+    for sample in samples:
+        newest[sample.group] = totals(point.lag for point in sample.points.values())[0]
+        if newest.keys() >= {*groups}:
+            found.append(totals(newest.values())[0])
+    return tuple(found)
 
 
 def came_before(samples: Iterable[LagSample], partition: GroupPartition, position: Offset) -> datetime | None:

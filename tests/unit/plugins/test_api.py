@@ -89,6 +89,17 @@ def test_what_is_read_is_what_the_commands_print(database_url: str, editor: Test
     assert events == printed(database_url, "events", "flights")
 
 
+def test_a_long_detail_of_an_event_is_cut_and_the_command_has_the_whole(
+    database_url: str, editor: TestClient, driver: Driver
+) -> None:
+    busy(driver)
+    sequence = editor.get(f"{FLIGHTS}/checkpoints").json()["checkpoints"][0]["sequence"]
+    asked(editor, f"/checkpoints/{sequence}/pin", driver, label="audit", reason="x" * 5_000)
+    body = editor.get(f"{FLIGHTS}/events?last=1").json()["events"][0]["body"]
+    assert (body["name"], len(body["reason"]), body["reason"][-1]) == ("audit", 301, "…")
+    assert printed(database_url, "events", "flights")[-1]["body"]["reason"] == "x" * 5_000
+
+
 def test_lists_come_in_pages(editor: TestClient, driver: Driver) -> None:
     busy(driver)
     every = editor.get(f"{FLIGHTS}/events").json()["events"]

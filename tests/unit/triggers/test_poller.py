@@ -14,12 +14,13 @@ from sqlalchemy.engine import URL, make_url
 from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.goals import CheckpointExists, RegionReaches, RequestPublished, WaitingFor
 from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, GroupId, RegionName, RequestId
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers import probes
 from airflow_kcr.triggers import waits as poller_module
-from airflow_kcr.triggers.payloads import LagBelow, Status, TriggerAnswer
+from airflow_kcr.triggers.payloads import LagBelow, Progresses, Status, TriggerAnswer
 from airflow_kcr.triggers.probes import StoreProbes
 from airflow_kcr.triggers.waits import Poller, TriggerWait
 from tests.support.breaking_proxy import Way
@@ -123,6 +124,21 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
             refused = after[other, PAUSED].answer
             assert refused is not None
             assert refused.status is Status.REFUSED
+
+
+def test_a_region_that_makes_no_progress_is_read_again_when_something_happens(
+    driver: Driver, store_connection: str
+) -> None:
+    driver.handle(KillRegion())
+    driver.handle(START)
+    wanted: dict[RegionName, dict[WaitingFor, KcrHook]] = {driver.name: {Progresses(): HOOK}}
+    with closing(StoreProbes(make_url(store_connection))) as asked:
+        for _ in range(2):  # the first one may do what is due
+            asked.probe_all(wanted)
+        with statements() as run:
+            (found,) = asked.probe_all(wanted).values()
+    assert len(run) == 1
+    assert found.answer is None
 
 
 def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:

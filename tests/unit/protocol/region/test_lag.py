@@ -234,8 +234,8 @@ def test_the_worst_of_several_counts_and_of_those_the_earliest() -> None:
 def test_what_is_left_is_not_known_without_a_sample_of_each_group() -> None:
     driver = running()
     kept = samples(driver, [(100, 0), (200, 50)], driver.clock.now)
-    assert lag.left([GROUP], kept) == 150
-    assert lag.left([GROUP, GroupId("h")], kept) is None
+    assert lag.course([GROUP], kept) == (100, 150)
+    assert lag.course([GROUP, GroupId("h")], kept) == ()
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
