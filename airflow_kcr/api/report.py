@@ -68,7 +68,11 @@ def report(region: Region, last: int = 200) -> str:
         _section(
             "Timeline", _timeline(checkpoints, resets), _table([one.to_json() for one in checkpoints], OF_CHECKPOINT)
         ),
-        _section("Resets and what they processed again", _table([one.to_json() for one in resets], OF_RESET)),
+        _section(
+            "Resets and what they processed again",
+            _replays(resets),
+            _table([one.to_json() for one in resets], OF_RESET),
+        ),
         _section(
             "Checkpoint durations by phase",
             _durations(checkpoints),
@@ -146,22 +150,46 @@ def _timeline(checkpoints: Sequence[CheckpointSummary], resets: Sequence[ResetVi
 
 def _durations(checkpoints: Sequence[CheckpointSummary]) -> str:
     """Return a bar for each checkpoint, of its phases, in the order of the checkpoints."""
-    taken = [(one.checkpoint.sequence, phases(one.checkpoint)) for one in checkpoints if one.checkpoint.finished_at]
-    longest = max((sum(times.values(), timedelta(0)) for _, times in taken), default=timedelta(0)) or timedelta(
-        seconds=1
-    )
-    if not taken:
+    bars = [
+        [
+            (took.total_seconds(), f"checkpoint {one.checkpoint.sequence}, {phase}: {span(took)}")
+            for phase, took in phases(one.checkpoint).items()
+        ]
+        for one in checkpoints
+        if one.checkpoint.finished_at
+    ]
+    label = "How long each checkpoint took: below, the drain; above, until it was published"
+    return _bars(label, bars, lambda seconds: span(timedelta(seconds=seconds)))
+
+
+def _replays(resets: Sequence[ResetView]) -> str:
+    """Return a bar for each reset, of the offsets that it went back over, in the order of the resets."""
+    counts = [(one.reset_id, one.counted) for one in resets if one.counted is not None and one.counted.rewound]
+    bars = [
+        [
+            (of.replayed, f"reset {name}: {of.replayed:,} of {of.rewound:,} offsets processed again"),
+            (of.rewound - of.replayed, f"reset {name}: {of.rewound - of.replayed:,} of {of.rewound:,} offsets not yet"),
+        ]
+        for name, of in counts
+    ]
+    label = "Replay windows of resets: below, what was processed again since; above, what was not yet"
+    return _bars(label, bars, lambda offsets: f"{offsets:,.0f}")
+
+
+def _bars(label: str, bars: Sequence[Sequence[tuple[float, str]]], unit: Callable[[float], str]) -> str:
+    """Return a bar of parts for each row, each part with its size and what it is about; `unit` writes a size."""
+    if not bars:
         return ""
-    wide, drawn = (WIDTH - LEFT) / len(taken), [_text(0, 14, span(longest))]
-    for n, (sequence, times) in enumerate(taken):
+    most = max(sum(size for size, _ in parts) for parts in bars) or 1.0
+    wide, drawn = (WIDTH - LEFT) / len(bars), [_text(0, 14, unit(most))]
+    for n, parts in enumerate(bars):
         bottom = float(HEIGHT)
-        for color, (phase, took) in zip(COLORS, times.items(), strict=False):
-            tall = (HEIGHT - 10) * (took / longest)
+        for color, (size, about) in zip(COLORS, parts, strict=False):
+            tall = (HEIGHT - 10) * size / most
             bottom -= tall
             place = f'x="{LEFT + n * wide:.1f}" y="{bottom:.1f}" width="{max(wide - 1, 1):.1f}" height="{tall:.1f}"'
-            about = escape(f"checkpoint {sequence}, {phase}: {span(took)}")
-            drawn.append(f'<rect {place} fill="{color}"><title>{about}</title></rect>')
-    return _drawing("How long each checkpoint took: below, the drain; above, until it was published", HEIGHT, drawn)
+            drawn.append(f'<rect {place} fill="{color}"><title>{escape(about)}</title></rect>')
+    return _drawing(label, HEIGHT, drawn)
 
 
 def _lag(samples: Sequence[LagAt]) -> str:

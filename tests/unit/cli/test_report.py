@@ -58,7 +58,10 @@ def test_a_post_mortem_is_one_page_with_what_happened_in_which_names_are_text(
         name in {"src", "href", "onerror", "style"} and "fill" not in str(of) for name, of in page.attributes
     )
     assert "url(" not in text and "@import" not in text  # noqa: PT018 - it loads nothing
-    assert page.tags.count("svg") == 3
+    assert page.tags.count("svg") == 4
+    replayed = re.search(r"<title>reset [^<]*: (\d+) of (\d+) offsets processed again</title>", text)
+    assert replayed is not None
+    assert int(replayed[2]) > int(replayed[1]) > 0
     assert page.tags.count("circle") == len(driver.region.archive.checkpoints())
     assert page.text.count(EVIL) >= 2
     for expected in ("Region flights", "timeline 1", "timeline 2", "to-checkpoint", "CommitResolved", "drain"):
