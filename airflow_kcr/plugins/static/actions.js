@@ -4,12 +4,10 @@
 import { ask, regionApi } from "./data.js";
 import { React, UI, h } from "./host.js";
 import { Reset } from "./reset.js";
-import { Notice, Pending } from "./shown.js";
+import { Field, Notice, Pending } from "./shown.js";
 
-/**
- * @typedef {{verb: string, label: string, path: string, does: string, isGrave?: boolean,
- *   when: (region: any) => boolean, body?: object, asks?: "name" | "label"}} Action
- */
+/** @typedef {{verb: string, label: string, path: string, does: string, isGrave?: boolean,
+ *   when: (region: any) => boolean, body?: object, asks?: "name" | "label"}} Action */
 
 /** @param {any} region */
 const isUp = (region) => !["stopped", "halted"].includes(region.state) && region.desired_state !== "stopped";
@@ -31,34 +29,25 @@ export const VERBS = [
       + "processes again what came after the restore point. Only if a stop can't drain." },
 ];
 
-/** @param {number} sequence @returns {Action} */
-export const pinOf = (sequence) => ({
-  verb: "pin", label: "Pin", path: `checkpoints/${sequence}/pin`, when: () => true, asks: "label",
-  does: `Keeps checkpoint ${sequence} from retirement, under a label.`,
-});
-
-/** @param {number} sequence @returns {Action} */
-export const unpinOf = (sequence) => ({
-  verb: "unpin", label: "Unpin", path: `checkpoints/${sequence}/pin`, when: () => true, body: { label: "" },
-  does: `Retention applies to checkpoint ${sequence} again.`,
+/** Pins a checkpoint, or unpins one that is. @param {any} row @returns {Action} */
+export const pinOf = ({ sequence, pinned_as }) => ({
+  path: `checkpoints/${sequence}/pin`, when: () => true,
+  ...(pinned_as ? { verb: "unpin", label: "Unpin", body: { label: "" }, does: `Retention applies to checkpoint ${sequence} again.` }
+    : { verb: "pin", label: "Pin", asks: "label", does: `Keeps checkpoint ${sequence} from retirement, under a label.` }),
 });
 
 /** What can be done to a region as it is. @param {{store: string, read: any}} props */
 export function Actions({ store, read }) {
-  if (!read.data.may_change) {
-    return h(UI.Text, { color: "fg.muted", mt: 2 }, "You may look at this region, but not change it.");
-  }
+  if (!read.data.may_change) return h(UI.Text, { color: "fg.muted", mt: 2 }, "You may look at this region, but not change it.");
   return h(UI.Flex, { gap: 2, wrap: "wrap", mt: 3, role: "group", "aria-label": "Actions" },
     ...VERBS.map((one) => h(Act, { key: one.verb, action: one, store, read })),
     h(Reset, { store, read }));
 }
 
-/**
- * A button, and the dialog that it opens; what its submit throws is shown in it.
+/** A button, and the dialog that it opens; what its submit throws is shown in it.
  * @param {{label: string, title: string, verb: string, press: string, read: any, isGrave?: boolean, isWanted?: boolean,
  *   lacks: boolean, stays?: boolean, open: () => void, submit: () => Promise<any>, children?: any}} props
- *   `isWanted`: where it is not, an open dialog stays, with what was said in it; `stays`: after a success, too
- */
+ *   `isWanted`: where it is not, an open dialog stays, with what was said in it; `stays`: after a success, too */
 export function Frame({ label, title, verb, press, read, isGrave, isWanted = true, lacks, stays = false, open, submit, children }) {
   const [isOpen, setIsOpen] = React.useState(false);
   const [trouble, setTrouble] = React.useState("");
@@ -85,10 +74,9 @@ export function Frame({ label, title, verb, press, read, isGrave, isWanted = tru
     read.reload();
   };
   if (!isWanted && !isOpen) return null;
-  const color = isGrave ? { colorPalette: "red" } : { colorPalette: "brand" };
-  return h(
-    UI.Dialog.Root,
-    { open: isOpen, onOpenChange: (/** @type {any} */ event) => change(event.open), role: isGrave ? "alertdialog" : "dialog" },
+  const color = { colorPalette: isGrave ? "red" : "brand" };
+  const role = isGrave ? "alertdialog" : "dialog";
+  return h(UI.Dialog.Root, { open: isOpen, onOpenChange: (/** @type {any} */ event) => change(event.open), role },
     h(UI.Dialog.Trigger, { asChild: true }, h(UI.Button, { size: "sm", variant: "outline", ...color }, label)),
     h(UI.Portal, null, h(UI.Dialog.Backdrop), h(UI.Dialog.Positioner, null,
       h(UI.Dialog.Content, { as: "form", onSubmit: send, mx: 3 },
@@ -96,9 +84,7 @@ export function Frame({ label, title, verb, press, read, isGrave, isWanted = tru
         h(UI.Dialog.Body, { minW: 0 }, children, trouble && h(Notice, { kind: "error" }, trouble)),
         h(UI.Dialog.Footer, null,
           h(UI.Dialog.ActionTrigger, { asChild: true }, h(UI.Button, { variant: "outline", type: "button" }, "Cancel")),
-          h(UI.Button, { type: "submit", disabled: lacks || isBusy, ...color, "data-verb": verb }, press)),
-      ))),
-  );
+          h(UI.Button, { type: "submit", disabled: lacks || isBusy, ...color, "data-verb": verb }, press))))));
 }
 
 /** What is done at once, with a reason. @param {{action: Action, store: string, read: any}} props */
@@ -117,9 +103,8 @@ export function Act({ action, store, read }) {
     return ask(`${regionApi(store, region.region)}/${action.path}`, "POST", body);
   };
   const field = (/** @type {"reason" | "name" | "label"} */ name, /** @type {string} */ label) =>
-    h(UI.Field.Root, { mt: 3, required: name !== "reason" }, h(UI.Field.Label, null, label),
-      h(UI.Input, { name, value: given[name], autoComplete: "off", maxLength: name === "label" ? 200 : 2000,
-        onChange: (/** @type {any} */ event) => setGiven({ ...given, [name]: event.target.value }) }));
+    h(Field, { name, label, required: name !== "reason", value: given[name], maxLength: name === "label" ? 200 : 2000,
+      change: (/** @type {string} */ text) => setGiven({ ...given, [name]: text }) });
   return h(Frame, { label: action.label, title: `${action.label}: ${region.region}`, verb: action.verb, press: action.label, read, open, submit,
     isGrave: action.isGrave, isWanted: action.when(region),
     lacks: (action.asks === "name" && given.name !== region.region) || (action.asks === "label" && !given.label.trim()) },
@@ -129,10 +114,7 @@ export function Act({ action, store, read }) {
   field("reason", "Reason, for the history"));
 }
 
-/**
- * A question that Kafka is asked on a button, with the answer below it.
- * @param {{label: string, path: string, show: (answer: any) => any}} props
- */
+/** A question that Kafka is asked on a button. @param {{label: string, path: string, show: (answer: any) => any}} props */
 export function Question({ label, path, show }) {
   const [found, setFound] = React.useState(/** @type {any} */ (null));
   const press = () => {

@@ -6,10 +6,7 @@ import { Region } from "./region.js";
 import { Regions } from "./regions.js";
 import { RunTab, Trouble } from "./run.js";
 
-/**
- * The page of the regions without what Airflow lends, as the plugin's server makes it.
- * @param {string} place
- */
+/** The page of the regions without what Airflow lends, as the plugin's server makes it. @param {string} place */
 function plainPage(place) {
   const src = new URL(`kcr/${place}`, document.baseURI).href;
   return React.createElement("iframe", { src, title: "Regions", style: { width: "100%", height: "85vh", border: 0 } });
@@ -28,6 +25,4 @@ const apps = /** @type {any} */ (globalThis);
 apps.Checkpoint = MISSING.length ? () => null : RunTab;
 apps["Regions in trouble"] = MISSING.length ? () => null : Trouble;
 // Without React there is nothing to show by; Airflow says then that the plugin could not be loaded.
-apps.Regions = MISSING.length
-  ? () => plainPage(location.pathname.split(`${HOME}/`)[1] ?? "")
-  : Console;
+apps.Regions = MISSING.length ? () => plainPage(location.pathname.split(`${HOME}/`)[1] ?? "") : Console;

@@ -1,71 +1,42 @@
 // @ts-check
 // The console's JSON, as the plugin answers it; read again when something is new, as long as the page is visible.
 
-import { React } from "./host.js";
+import { React, Router } from "./host.js";
 
-/** How an answer that is no success reads. */
-export class Problem extends Error {
-  /**
-   * @param {number} status
-   * @param {string} message
-   * @param {string} kind the name of the error, as docs/reference has it
-   */
-  constructor(status, message, kind = "") {
-    super(message);
-    this.status = status;
-    this.kind = kind;
-  }
-}
+/** @typedef {Error & {status: number, kind: string}} Problem `kind`: the name of the error, as docs/reference has it */
 
-/**
- * Ask this server, in the name of the user who is logged in.
- * @param {string} path relative to where Airflow is
- * @param {"GET" | "POST" | "PATCH"} [method]
- * @param {object} [body]
- * @returns {Promise<any>}
- */
+/** An answer that is no success. @param {number} status @param {string} message @param {string} kind */
+const problem = (status, message, kind = "") => Object.assign(new Error(message), { status, kind });
+
+/** Ask this server, in the name of the user who is logged in.
+ * @param {string} path relative to where Airflow is @param {"GET" | "POST" | "PATCH"} [method] @param {object} [body] */
 export async function ask(path, method = "GET", body = undefined) {
-  /** @type {Response} */
-  let answer;
-  try {
-    answer = await fetch(new URL(path, document.baseURI), {
-      method,
-      headers: body === undefined ? {} : { "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body),
-    });
-  } catch {
-    throw new Problem(0, "Airflow doesn't answer; this is tried again.");
-  }
+  const sent = body && { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const answer = await fetch(new URL(path, document.baseURI), { method, ...sent }).catch(() => {
+    throw problem(0, "Airflow doesn't answer; this is tried again.");
+  });
   const document_ = await answer.json().catch(() => ({}));
   if (answer.ok) return document_;
-  if (answer.status === 401) throw new Problem(401, "Your session has ended: reload the page to log in again.");
+  if (answer.status === 401) throw problem(401, "Your session has ended: reload the page to log in again.");
   const said = document_.detail;
   const text = typeof said === "string" ? said : JSON.stringify(said?.[0]?.msg ?? said ?? answer.statusText);
-  throw new Problem(answer.status, text, document_.error ?? "");
+  throw problem(answer.status, text, document_.error ?? "");
 }
 
-/**
- * The address of a region's JSON.
- * @param {string} store
- * @param {string} region
- */
+/** The address of a region's JSON. @param {string} store @param {string} region */
 export function regionApi(store, region) {
   return `kcr/api/stores/${encodeURIComponent(store)}/regions/${encodeURIComponent(region)}`;
 }
 
-/**
- * Read JSON, again whenever `version` changes; what was read last stays while it is read again, or can't be.
- * @param {string | null} path null: nothing is read
- * @param {unknown} [version]
- * @returns {{data: any, problem: Problem | null, reload: () => void}}
- */
-export function useJson(path, version = 0) {
-  const [found, setFound] = React.useState({ path: "", data: null, problem: null });
+/** Read JSON, again whenever `version` changes; what was read last stays while it is read again, or can't be.
+ * @param {string | null} path null: nothing is read @param {unknown} [version] @param {object} [body] of a POST */
+export function useJson(path, version = 0, body = undefined) {
+  const [found, setFound] = React.useState(/** @type {{path: string, data: any, problem: Problem | null}} */ ({ path: "", data: null, problem: null }));
   const [again, setAgain] = React.useState(0);
   React.useEffect(() => {
     if (path === null) return undefined;
     let isWanted = true;
-    ask(path).then(
+    ask(path, body ? "POST" : "GET", body).then(
       (data) => isWanted && setFound({ path, data, problem: null }),
       (problem) => isWanted && setFound((/** @type {any} */ old) => ({ ...old, path, problem })),
     );
@@ -77,11 +48,7 @@ export function useJson(path, version = 0) {
   return { data: path === null ? null : found.data, problem: found.problem, reload };
 }
 
-/**
- * Call something every so many seconds while the page can be seen, and at once when it is seen again.
- * @param {() => void} call
- * @param {number} seconds
- */
+/** Call something every so many seconds while the page is seen, and when it is seen again. @param {() => void} call @param {number} seconds */
 export function useWhileVisible(call, seconds) {
   const newest = React.useRef(call);
   newest.current = call;
@@ -104,12 +71,32 @@ export function usePace() {
   return useJson("ui/config").data?.auto_refresh_interval || 3;
 }
 
-/**
- * One region, read again as soon as its sign says that something is new, and now and then without.
- * @param {string} store
- * @param {string} region
- * @returns {{data: any, problem: Problem | null, reload: () => void, version: number}}
- */
+/** How many rows of a region's past are read at once. */
+export const PAGE = 50;
+
+/** A page of a region's past, its newest row first, and what turns it.
+ * @param {{store: string, region: string, version: number}} of @param {string} name of the rows
+ * @param {(rows: any[]) => number | null} oldest before which older ones are; null: none @param {number | null} from where to begin */
+export function usePast({ store, region, version }, name, oldest, from = null) {
+  const [before, go] = React.useState(from);
+  const start = before === null ? "" : `&before=${before}`;
+  const { data, problem } = useJson(`${regionApi(store, region)}/${name}?last=${PAGE}${start}`, version);
+  const rows = [...(data?.[name] ?? [])].reverse();
+  return { data, problem, rows, turn: { isFirst: before === null, older: rows.length >= PAGE ? oldest(rows) : null, go } };
+}
+
+/** What the page's address asks for, and what changes that; an empty value is left out of it.
+ * @returns {[(name: string, otherwise?: string) => string, (values: Record<string, string>) => void]} */
+export function useQuery() {
+  const [query, setQuery] = Router.useSearchParams();
+  const change = (/** @type {Record<string, string>} */ values) => {
+    const kept = Object.entries({ ...Object.fromEntries(query), ...values }).filter(([, value]) => value);
+    setQuery(Object.fromEntries(kept), { replace: true });
+  };
+  return [(name, otherwise = "") => query.get(name) ?? otherwise, change];
+}
+
+/** One region, read again as soon as its sign says that something is new, and now and then without. @param {string} store @param {string} region */
 export function useRegion(store, region) {
   const [path, seconds] = [regionApi(store, region), usePace()];
   const [version, setVersion] = React.useState(0);

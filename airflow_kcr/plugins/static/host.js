@@ -13,38 +13,23 @@ export const UI = found.ChakraUI ?? {};
 /** Below this, in Airflow's own router, are the console's pages. */
 export const HOME = "/plugin/kcr";
 
-/**
- * Make an element.
- * @param {any} kind
- * @param {object | null} [props]
- * @param {...any} children
- */
+/** Make an element. @param {any} kind @param {object | null} [props] @param {...any} children */
 export function h(kind, props, ...children) {
   return React.createElement(kind, props ?? null, ...children);
 }
 
-/**
- * A link to another page of Airflow or of the console.
- * @param {{to: string, children?: any, "aria-current"?: string}} props
- */
+/** A link to another page of Airflow or of the console. @param {{to: string, children?: any, "aria-current"?: string}} props */
 export function Go({ to, children, ...rest }) {
   return h(UI.Link, { asChild: true, color: "fg.info", ...rest }, h(Router.Link, { to }, children));
 }
 
-/**
- * The way to a region's page.
- * @param {string} store its connection
- * @param {string} region
- */
+/** The way to a region's page. @param {string} store its connection @param {string} region */
 export function regionPath(store, region) {
   const place = `regions/${encodeURIComponent(region)}`;
   return store === "kcr_default" ? `${HOME}/${place}` : `${HOME}/stores/${encodeURIComponent(store)}/${place}`;
 }
 
-/**
- * The way to a DAG run's page.
- * @param {{dag_id: string, run_id: string}} run
- */
+/** The way to a DAG run's page. @param {{dag_id: string, run_id: string}} run */
 export function runPath(run) {
   return `/dags/${encodeURIComponent(run.dag_id)}/runs/${encodeURIComponent(run.run_id)}`;
 }

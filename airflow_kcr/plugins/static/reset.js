@@ -2,10 +2,10 @@
 // A reset, from the choice of its target to the run of the region's reset DAG, in which it is approved and applied.
 
 import { Approvals } from "./approvals.js";
-import { UndoneRuns } from "./clear.js";
 import { ask, regionApi, useJson, usePace, useWhileVisible } from "./data.js";
 import { Go, React, UI, h, runPath } from "./host.js";
-import { Facts, Notice, Pending, Rows, Title, instant, number, zone } from "./shown.js";
+import { UndoneRuns } from "./runs.js";
+import { Facts, Field, Notice, PARTITION, Pending, Rows, Tick, Title, instant, number, partitionId, zone } from "./shown.js";
 
 /** Milliseconds without another change, after which a plan is computed. */
 const PAUSE = 400;
@@ -37,23 +37,19 @@ function asked(given, kind) {
   return { target, value, groups, topics, forward, allow_partial, forced };
 }
 
-/**
- * A button that opens the drawer of a reset. Where it is no longer offered, an open drawer stays: it may be what has undone that.
- * @param {{store: string, read: any, first?: {target: string, value: string}, label?: string, isOffered?: boolean}} props
- */
+/** A button that opens the drawer of a reset. Where it is no longer offered, an open drawer stays: it may be what has undone that.
+ * @param {{store: string, read: any, first?: {target: string, value: string}, label?: string, isOffered?: boolean}} props */
 export function Reset({ store, read, first, label = "Reset …", isOffered = true }) {
   const [isOpen, setIsOpen] = React.useState(false);
   const { may_change, reset_dags } = read.data;
   if (!may_change || !reset_dags.length) return null;
-  return h(
-    UI.Drawer.Root,
+  return h(UI.Drawer.Root,
     { open: isOpen, onOpenChange: (/** @type {any} */ change) => setIsOpen(change.open), size: { base: "full", md: "lg" },
       // With a target, only the reason is missing.
       ...(first ? { initialFocusEl: () => document.querySelector("form input[name=reason]") } : {}) },
     isOffered && h(UI.Drawer.Trigger, { asChild: true }, h(UI.Button, { size: "sm", variant: "outline", colorPalette: "brand" }, label)),
     h(UI.Portal, null, h(UI.Drawer.Backdrop), h(UI.Drawer.Positioner, null, h(UI.Drawer.Content, null,
-      isOpen && h(Form, { store, read, first, close: () => setIsOpen(false) })))),
-  );
+      isOpen && h(Form, { store, read, first, close: () => setIsOpen(false) })))));
 }
 
 /** The plan of what is chosen, a moment after the last change. @param {string} path @param {any} request */
@@ -109,33 +105,26 @@ function Form({ store, read, first, close }) {
     }
     setIsBusy(false);
   };
-  return h(
-    "form",
-    { onSubmit: submit, style: { display: "contents" } },
+  return h("form", { onSubmit: submit, style: { display: "contents" } },
     h(UI.Drawer.Header, null, h(UI.Drawer.Title, null, `Reset ${region.region}`)),
-    h(UI.Drawer.Body, { fontSize: "sm" }, run ? h(Requested, { store, read, dag, run }) : h(
-      React.Fragment,
-      null,
+    h(UI.Drawer.Body, { fontSize: "sm" }, run ? h(Requested, { store, read, dag, run }) : h(React.Fragment, null,
       h(Choice, { label: "Target", name: "target", value: given.target,
         options: targets.map((/** @type {any} */ one) => [one.option, one.label]),
         change: (/** @type {string} */ target) => change({ target, value: "" }) }),
       kind?.metavar && h(Value, { store, region: region.region, kind, value: given.value, change: (value) => change({ value }) }),
       h(Scope, { groups: region.groups.map((/** @type {any} */ one) => one.group_id), given, change }),
-      h(UI.Field.Root, { mt: 3, required: true }, h(UI.Field.Label, null, "Reason"),
-        h(UI.Input, { name: "reason", value: given.reason, placeholder: "Others find it in the history",
-          onChange: (/** @type {any} */ event) => change({ reason: event.target.value }) })),
+      h(Field, { label: "Reason", name: "reason", value: given.reason, placeholder: "Others find it in the history",
+        change: (/** @type {string} */ reason) => change({ reason }) }),
       upserts.length > 0 && h(Tick, { name: "consent", is: given.consent, change,
         label: "I accept that tables of mode upsert keep no history and can't be restored" }),
       h(Title, null, "What it would do"),
       request ? h(Pending, { data: plan, problem, what: "the logs for a plan" })
         : h(UI.Text, { color: "fg.muted" }, `Give ${kind?.wanted ?? "a value"}.`),
       plan && h(Plan, { plan }),
-      trouble && h(Notice, { kind: "error" }, trouble),
-    )),
+      trouble && h(Notice, { kind: "error" }, trouble))),
     h(UI.Drawer.Footer, null,
       h(UI.Button, { variant: "outline", type: "button", onClick: close }, run ? "Close" : "Cancel"),
-      !run && h(UI.Button, { type: "submit", colorPalette: "brand", disabled: !isReady || isBusy }, `Request by ${dag}`)),
-  );
+      !run && h(UI.Button, { type: "submit", colorPalette: "brand", disabled: !isReady || isBusy }, `Request by ${dag}`)));
 }
 
 /** @param {{label: string, name: string, value: string, options: [string, string][], change: (value: string) => void}} props */
@@ -145,13 +134,6 @@ function Choice({ label, name, value, options, change }) {
       h(UI.NativeSelect.Field, { name, value, onChange: (/** @type {any} */ event) => change(event.target.value) },
         ...options.map(([one, words]) => h("option", { key: one, value: one }, words))),
       h(UI.NativeSelect.Indicator)));
-}
-
-/** @param {{name: string, is: boolean, label: string, change: (values: object) => void}} props */
-function Tick({ name, is, label, change }) {
-  return h(UI.Checkbox.Root, { mt: 2, display: "flex", checked: is,
-    onCheckedChange: (/** @type {any} */ event) => change({ [name]: event.checked === true }) },
-  h(UI.Checkbox.HiddenInput, { name }), h(UI.Checkbox.Control), h(UI.Checkbox.Label, null, label));
 }
 
 /** The field that fits the target. @param {{store: string, region: string, kind: any, value: string, change: (value: string) => void}} props */
@@ -186,9 +168,8 @@ function Scope({ groups, given, change }) {
     groups.length > 1 && h(UI.Box, { as: "fieldset", mt: 2 }, h("legend", null, "Only these groups; none ticked: all"),
       ...groups.map((group) => h(Tick, { key: group, name: group, label: group, is: given.groups.includes(group),
         change: (/** @type {any} */ values) => pick(group, values[group]) }))),
-    h(UI.Field.Root, { mt: 2 }, h(UI.Field.Label, null, "Only these topics or partitions; empty: all"),
-      h(UI.Input, { name: "topics", value: given.topics, placeholder: "flights flights:0,1",
-        onChange: (/** @type {any} */ event) => change({ topics: event.target.value }) })),
+    h(Field, { label: "Only these topics or partitions; empty: all", name: "topics", value: given.topics, required: false,
+      placeholder: "flights flights:0,1", change: (/** @type {string} */ topics) => change({ topics }) }),
     h(Tick, { name: "forward", is: given.forward, change, label: "Forward: allow a checkpoint of another timeline" }),
     h(Tick, { name: "allow_partial", is: given.allow_partial, change, label: "Allow an incomplete checkpoint" }),
     h(Tick, { name: "forced", is: given.forced, change, label: "Force: don't drain first, for a halted or starting region" }));
@@ -202,9 +183,9 @@ function Plan({ plan }) {
     !totals.moved && h(Notice, { kind: "info" }, "It moves nothing: all partitions are there already."),
     h(Facts, { of: Object.entries(plan.notes) }),
     entries.length > 0 && h(UI.Box, { mt: 3 }, h(Rows, {
-      label: "Partitions that move most", rows: entries, empty: "", id: (row) => `${row.group} ${row.topic} ${row.partition}`,
+      label: "Partitions that move most", rows: entries, empty: "", id: partitionId,
       columns: [
-        { name: "Partition", cell: (row) => `${row.group}: ${row.topic}-${row.partition}` },
+        PARTITION,
         { name: "From", right: true, cell: (row) => number(row.current) },
         { name: "To", right: true, cell: (row) => number(row.target) },
         { name: "Replayed", right: true, cell: (row) => number(row.replay) },

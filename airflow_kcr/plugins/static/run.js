@@ -3,9 +3,9 @@
 
 import { regionApi, useJson, useRegion, useWhileVisible } from "./data.js";
 import { Go, React, UI, h, regionPath, runPath } from "./host.js";
-import { Recompute } from "./recompute.js";
 import { Reset } from "./reset.js";
-import { Condition, Facts, Notice, Pending, Rows, Title, condition, number } from "./shown.js";
+import { Recompute } from "./runs.js";
+import { Condition, Facts, Notice, PARTITION, Pending, Rows, Title, condition, number, partitionId } from "./shown.js";
 
 /** Seconds between two looks at what has no sign. */
 const PACE = 10;
@@ -62,9 +62,9 @@ function Context({ at, of: found, total }) {
         `${number(one.offsets)} offsets, by reset ${one.reset_id} (${one.reason ?? one.cause})`).join("; ")],
     ] }),
     h(Title, null, total > found.ranges.length ? `The largest ${found.ranges.length} of ${number(total)} ranges` : "Ranges"),
-    h(Rows, { label: "Ranges", rows: found.ranges, empty: "It has no records.", id: (row) => `${row.group} ${row.topic} ${row.partition}`,
+    h(Rows, { label: "Ranges", rows: found.ranges, empty: "It has no records.", id: partitionId,
       columns: [
-        { name: "Partition", cell: (row) => `${row.group}: ${row.topic}-${row.partition}` },
+        PARTITION,
         { name: "From", right: true, cell: (row) => number(row.from_offset) },
         { name: "To", right: true, cell: (row) => number(row.to_offset) },
         { name: "Offsets", right: true, cell: (row) => number(row.to_offset - row.from_offset) },

@@ -30,7 +30,8 @@ from tests.support.console_server import console_server
 from tests.support.driver import Driver
 from tests.support.installed_airflow import lacks
 from tests.support.kafka import Kafka
-from tests.support.live_region import live_region
+from tests.support.lag_samples import keep_lag
+from tests.support.live_region import FakeCluster, live_region
 from tests.support.tied import start_postgres
 
 pytestmark = [
@@ -70,6 +71,11 @@ from airflow_kcr.operators.recompute import KcrRecomputeOperator
 params = {{"checkpoint": Param(None, type=["integer", "null"]), "reason": Param("", type="string")}}
 with DAG("flights_recompute", schedule=None, params=params, tags=["kcr"]):
     KcrRecomputeOperator(task_id="recompute", region="flights", checkpoint="{{{{ params.checkpoint }}}}")
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+
+with DAG("flights_report", schedule=None):
+    EmptyOperator(task_id="sums")
 '''
 
 
@@ -120,6 +126,8 @@ def console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             flights.process(width=10)
             flights.checkpoint(f"r{number}", requester=of_run(f"after__{number}"))
         flights.start_batch(flights.member(0), 10)
+        for minutes in (5, 0):
+            keep_lag(flights, FakeCluster(), minutes=minutes)
         yield Console(airflow=airflow, metadata=metadata, flights=flights)
 
 
@@ -158,6 +166,7 @@ def test_every_region_says_what_it_is_and_is_filtered_and_sorted_in_the_address(
     ]
     assert "2 of 2" in text
     assert viewer.links()["flights_reset"].endswith("/dags/flights_reset")
+    assert str(viewer.one("svg[role=img]").get_attribute("aria-label")).startswith("Lag from 3,")
     viewer.one("input[aria-label='Filter regions']").send_keys("fre")
     viewer.sees(lambda: "match=fre" in viewer.driver.current_url and "halfway" not in viewer.reads("fresh"), "filter")
     viewer.goes("/plugin/kcr?match=stopped")
