@@ -302,6 +302,21 @@ def test_an_editor_validates_the_groups_and_compares_with_kafka(console: Console
     editor.reads(f"4 of 4 committed offsets differ from checkpoint {first}", "not_committed")
 
 
+def test_a_member_leads_to_the_task_that_hosts_it(console: Console, editor: Person) -> None:
+    known, dag = console.airflow.known, f"{REGION}_consumers"
+    with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
+        client.request("POST", f"dags/{dag}/dagRuns", {"dag_run_id": "hosts", "logical_date": None})
+    told_airflow(
+        console,
+        "UPDATE task_instance SET state = 'running', rendered_map_index = 'g 1' "
+        f"WHERE dag_id = '{dag}' AND task_id = 'consume' AND map_index = 1",
+    )
+    editor.goes(region_path(REGION))
+    editor.reads("g[0]", "g[1]", "Lease ends")
+    task = editor.sees(lambda: editor.driver.find_element("link text", "consume"), "the task")
+    assert str(task.get_attribute("href")).endswith(f"/dags/{dag}/runs/hosts/tasks/consume/mapped/1")
+
+
 def test_a_store_that_is_away_is_said_and_the_page_recovers(console: Console, viewer: Person) -> None:
     viewer.goes(region_path(REGION))
     viewer.reads("What it waits for")
@@ -457,13 +472,36 @@ def test_a_recomputation_is_shown_first_and_requested_with_a_reason_from_a_dag_t
     assert (run["conf"], run["note"]) == ({"checkpoint": number, "reason": "wrong rates"}, "wrong rates")
 
 
-def test_the_runs_that_a_reset_has_undone_are_cleared_by_airflow_in_the_user_s_name(
+def told_airflow(console: Console, *statements: str) -> None:
+    """Write into Airflow's own database what a scheduler or a worker would have."""
+    engine = create_engine(console.metadata)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+TRIGGERED = (
+    """INSERT INTO asset (id, name, uri, "group", extra, created_at, updated_at)
+    VALUES (1000, 'lake', 'x://lake', 'asset', '{}', now(), now())""",
+    """INSERT INTO asset_event (id, asset_id, extra, source_dag_id, source_run_id, timestamp)
+    VALUES (1000, 1000, '{}', 'flights_checkpoint', 'before__4', now())""",
+    """INSERT INTO dagrun_asset_event (dag_run_id, event_id)
+    SELECT id, 1000 FROM dag_run WHERE dag_id = 'flights_report' AND run_id = 'sums_of_before__4'""",
+)
+
+
+def test_the_runs_that_a_reset_has_undone_and_ticked_those_downstream_are_cleared_in_the_user_s_name(
     console: Console, editor: Person
 ) -> None:
     known, dag = console.airflow.known, f"{REGION}_checkpoint"
     with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
         undone = [f"before__{number}" for number in range(3, 6)]
         with_runs(console, *undone)
+        report = "dags/flights_report/dagRuns"
+        client.request("POST", report, {"dag_run_id": "sums_of_before__4", "logical_date": None})
+        client.request("PATCH", f"{report}/sums_of_before__4", {"state": "success"})
+        told_airflow(console, *TRIGGERED)
         editor.goes(f"{region_path(REGION)}?tab=resets")
         pressed(editor, "4 checkpoints")
         editor.reads("before__3", "before__5")
@@ -471,8 +509,12 @@ def test_the_runs_that_a_reset_has_undone_are_cleared_by_airflow_in_the_user_s_n
             lambda: editor.driver.find_elements("xpath", "//button[contains(., 'task instance(s) of 3 run')]"), "sum"
         )
         editor.takes_picture("console-clear")
-        editor.driver.find_element("xpath", "//button[contains(., 'task instance(s) of 3 run')]").click()
-        editor.reads("3 run(s) cleared")
+        editor.driver.find_element("xpath", "//label[contains(., 'runs downstream')]").click()
+        editor.reads("flights_report / sums_of_before__4")
+        editor.sees(lambda: editor.driver.find_element("xpath", "//button[contains(., 'of 4 run')]"), "4 runs").click()
+        editor.reads("4 run(s) cleared")
+        (sums,) = client.request("GET", report)["dag_runs"]
+        assert sums["state"] == "queued"
         runs = client.request("GET", f"dags/{dag}/dagRuns")["dag_runs"]
     states = {run["dag_run_id"]: run["state"] for run in runs if run["dag_run_id"] in undone}
     assert states == dict.fromkeys(undone, "queued")

@@ -11,12 +11,13 @@ import pytest
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.protocol.values import RegionName, TopicName
 from airflow_kcr.spec import parse
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.browser import Person, person_at
 from tests.support.console_server import console_server
-from tests.support.live_region import SPEC, live_region
+from tests.support.lag_samples import keep_lag
+from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.tied import start_postgres
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.browser]
@@ -44,6 +45,8 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
         wide.up()
         wide.checkpoint("first")
         wide.process(width=10)
+        for minutes in range(9, -1, -1):
+            keep_lag(wide, FakeCluster(counts={TopicName("t"): PARTITIONS}), minutes=minutes)
         for number in range(REGIONS - 1):
             spec = parse(SPEC.replace("flights", f"region_{number:03}").replace("group_id: g", f"group_id: g{number}"))
             declared = DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules()))
@@ -103,7 +106,13 @@ def test_a_thousand_regions_are_listed_by_one_answer_and_few_are_drawn_at_first(
 
 @pytest.mark.parametrize(
     ("tab", "shown"),
-    [("Partitions", "1 to 50 of 10,000"), ("Checkpoints", "timeline 1"), ("Overview", "What it waits for")],
+    [
+        ("Partitions", "1 to 50 of 10,000"),
+        ("Checkpoints", "timeline 1"),
+        ("Overview", "What it waits for"),
+        ("Events", "CheckpointPublished"),
+        ("Charts", "Duration of checkpoints"),
+    ],
 )
 def test_ten_thousand_partitions_come_in_small_answers(person: Person, tab: str, shown: str) -> None:
     times = []
