@@ -142,7 +142,7 @@ BY_HAND = {"Spark 4.0", "Spark 4.1"}
 """Supported, but their tests take longer than CI can wait beside everything else."""
 
 ALL = ("-m", "not benchmark and not soak")
-QUICK = ("--reruns", "2", "-m", "not benchmark and not soak and not long")
+QUICK = ("--reruns", "2", "-m", "not benchmark and not soak and not long and not kubernetes")
 """Which of its tests are run; where CI waits for them, two busy cores are told from a failure as in all of CI."""
 
 

@@ -51,12 +51,12 @@ class Authority:
         """The certificate to trust."""
         return _pem(self.own)
 
-    def sign(self, name: str, *hosts: str) -> Certificate:
+    def sign(self, name: str, *hosts: str, organization: str = "") -> Certificate:
         """Return a certificate of that name, good for a server at these addresses and names, or at 127.0.0.1."""
         key = ec.generate_private_key(ec.SECP256R1())
         address = x509.SubjectAlternativeName([_host(host) for host in hosts or ("127.0.0.1",)])
         signed = (
-            _drawn_up(name, key.public_key(), self.own.subject)
+            _drawn_up(_named(name, organization), key.public_key(), self.own.subject)
             .add_extension(address, critical=False)
             .sign(self.key, hashes.SHA256())
         )
@@ -68,7 +68,7 @@ def authority(name: str) -> Authority:
     """Make an authority that no client trusts yet."""
     key = ec.generate_private_key(ec.SECP256R1())
     own = (
-        _drawn_up(name, key.public_key(), _named(name))
+        _drawn_up(_named(name), key.public_key(), _named(name))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -98,15 +98,16 @@ def _host(text: str) -> x509.GeneralName:
     return x509.IPAddress(ip_address(text)) if text.replace(".", "").isdigit() else x509.DNSName(text)
 
 
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def _named(name: str, organization: str = "") -> x509.Name:
+    within = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
+    return x509.Name([*within, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _drawn_up(name: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name) -> x509.CertificateBuilder:
+def _drawn_up(name: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
-        .subject_name(_named(name))
+        .subject_name(name)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
