@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from tests.kubernetes.images import block
 from tests.kubernetes.node import ADDRESS, CGROUPS, NAME, Node, make_cgroups, node
 from tests.kubernetes.programs import program
 from tests.support.certificates import Authority, Certificate, authority
+from tests.support.kubernetes_page import SPACE, block
 
 Json: TypeAlias = dict[str, Any]
 
 SERVER: Final = f"https://{ADDRESS}:6443"
 PODS: Final = "198.18.0.0/24"
 SERVICES: Final = "198.19.0.0/24"
-SPACE: Final = "kcr"
-"""The namespace of the page."""
 
 CLIENTS: Final = {
     "admin": ("admin", "system:masters"),

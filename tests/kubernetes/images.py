@@ -16,9 +16,9 @@ from typing import Final
 
 from airflow_kcr.embedded.jars import resolve, spark_connector
 from tests.kubernetes.programs import cache, program, run
+from tests.support.kubernetes_page import block
 from tests.support.members import TOP
 
-PAGE: Final = TOP / "docs" / "how-to" / "run-consumers-on-kubernetes.md"
 IMAGE: Final = "registry.example/kcr:1"
 PAUSE: Final = "kcr.invalid/pause:1"
 
@@ -26,13 +26,6 @@ PYTHON: Final = "/opt/kcr/lib/python3.11/site-packages"
 """Where the image has the package; the page's base image has a newer Python than Debian."""
 
 _BASE: Final = "docker.io/library/python:3.12-slim-bookworm"
-
-
-def block(language: str, words: str) -> str:
-    """Return the only block of the page in a language that holds these words."""
-    parts = [part.partition("\n```")[0] for part in PAGE.read_text().split(f"\n```{language}\n")[1:]]
-    (found,) = (part for part in parts if words in part)
-    return found + "\n"
 
 
 def wanted() -> dict[str, str]:

@@ -1,27 +1,34 @@
 """Consumers in deploy mode `cluster` on a real Kubernetes: what is lost, and what becomes of it.
 
-Image, entry point, manifest and settings are those of the page.
+Image, entry point, manifest and settings are those of run-consumers-on-kubernetes.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_kcr.embedded.jars import resolve, spark_connector
-from tests.kubernetes.cluster import SPACE, Cluster, Json
-from tests.kubernetes.images import IMAGE, PYTHON, block
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.rows import Committed
+from airflow_kcr.protocol.region.waits import Rule
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer
+from tests.kubernetes.cluster import Cluster, Json
+from tests.kubernetes.images import IMAGE, PAUSE, PYTHON
 from tests.kubernetes.services import Services
 from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
 from tests.support.consume_in_cluster import ConsumersInCluster, trigger
 from tests.support.consume_pipeline import OUTPUT
+from tests.support.kubernetes_page import SPACE, block
 from tests.support.members import TOP
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
@@ -43,6 +50,12 @@ SETTINGS = {
 LEFT = "pods,configmaps,services,networkpolicies"
 """What an application has in its namespace."""
 
+TOLD_WITHIN = 15.0
+"""Seconds from the end of a driver's pod to the next try's turn."""
+
+FAILED_WITHIN = 60.0
+"""Seconds from a hand-over; the kubelet tries to pull an image twice before it says that it backs off."""
+
 
 @dataclass(slots=True, kw_only=True)
 class OnKubernetes(ConsumersInCluster):
@@ -50,6 +63,8 @@ class OnKubernetes(ConsumersInCluster):
 
     cluster: Cluster
     folder: Path
+    more: dict[str, str] = field(default_factory=dict)
+    """Settings of a test's own."""
 
     def options(self) -> Mapping[str, Any]:
         """What the page says; what the checkout has is mounted over what the image has."""
@@ -69,7 +84,7 @@ class OnKubernetes(ConsumersInCluster):
                 ("mount.readOnly", str(source != self.folder).lower()),
             )
         }
-        conf = {**SETTINGS, f"spark.kubernetes.driverEnv.{OUTPUT}": str(self.found.output), **volumes}
+        conf = {**SETTINGS, f"spark.kubernetes.driverEnv.{OUTPUT}": str(self.found.output), **volumes, **self.more}
         return {
             "master": self.cluster.master,
             "program": f"local://{PYTHON}/airflow_kcr/__main__.py",
@@ -99,14 +114,31 @@ class OnKubernetes(ConsumersInCluster):
             if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
         }
 
+    def driver(self, task: Task) -> Json:
+        """Return the pod of a task's driver."""
+        (pod,) = (pod for pod in self.pods("driver") if self.is_of(pod, task))
+        return pod
+
+    def left(self) -> list[str]:
+        """Return what is in the namespace of any application of Spark."""
+        return [
+            f"{one['kind']} {one['metadata']['name']}"
+            for one in self.cluster.select(LEFT)
+            if one["metadata"]["name"] != "kube-root-ca.crt"
+        ]
+
     def goes_on(self, task: Task) -> None:
         """Let the same incarnation work on, and everything be consumed."""
         self.found.work()
         assert len(self.found.incarnations(self.found.live.member(0))) == 1
         self.finish(task)
 
+    def watched(self, task: Task) -> Future[TriggerAnswer]:
+        """Return what the trigger of a task will say, which watches from now on."""
+        return ThreadPoolExecutor(1, "trigger").submit(self.answer, task)
+
     def take_over(self) -> None:
-        """Have the next try go on, and everything be consumed."""
+        """Have the next try go on, and everything be consumed; nothing is left of the first then."""
         second = self.hand_over(try_number=2)
         self.found.work()
         self.finish(second)
@@ -164,3 +196,69 @@ def test_a_cleared_task_ends_its_application_and_the_next_try_goes_on_without_a_
     assert "everything that was processed is in checkpoint" in here.cluster.kubectl("logs", here.application(first))
     here.take_over()
     assert here.found.undone(1) == []
+
+
+def test_a_driver_that_was_killed_is_told_by_its_pod_and_nothing_of_it_is_left(here: OnKubernetes) -> None:
+    first = here.hand_over()
+    here.found.work()
+    said = here.watched(first)
+    here.cluster.kill_container(here.application(first))
+    here.until_over(first)
+    assert said.result(TOLD_WITHIN).status is not Status.REACHED
+    here.take_over()
+    lost = here.application(first)
+    assert [one for one in here.left() if lost.removesuffix("-driver") in one] == []
+
+
+def test_a_driver_whose_pod_is_deleted_drains_and_others_take_over_at_once(here: OnKubernetes) -> None:
+    first = here.hand_over()
+    here.found.work()
+    said = here.watched(first)
+    pod, begin = here.application(first), time.monotonic()
+    here.cluster.kubectl("delete", "pod", pod, "--wait=false")
+    here.found.until(lambda: all(not here.is_of(one, first) for one in here.pods("driver")), "its pod gone")
+    assert time.monotonic() - begin < 30.0  # its grace
+    assert here.found.undone(1) == []
+    checkpoints = here.found.live.region().checkpoints
+    assert checkpoints[max(checkpoints)].committed is Committed.YES
+    assert said.result(TOLD_WITHIN).status is not Status.REACHED
+    here.take_over()
+
+
+JOBS = "spark.kubernetes.driver.volumes.hostPath.jobs.mount.path"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"spark.kubernetes.container.image": "registry.example/nothing:1"}, "ImagePullBackOff"),
+        ({"spark.kubernetes.driver.secretKeyRef.KCR_STORE_URL": "nothing:store-url"}, 'secret "nothing" not found'),
+        ({JOBS: "/opt/elsewhere"}, "tests.support.consume_pipeline"),
+    ],
+    ids=["no image", "no secret", "no pipeline"],
+)
+def test_a_driver_that_fails_at_once_is_told_at_once(here: OnKubernetes, more: dict[str, str], words: str) -> None:
+    here.more = more
+    task = here.found.start(0, try_number=1, deploy_mode="cluster", **here.options())
+    here.found.until(lambda: task.ended is not None, "the application handed over", 120)
+    answer = here.watched(task).result(FAILED_WITHIN)
+    assert answer.status is not Status.REACHED
+    assert words in answer.detail
+
+
+def test_an_executor_that_finds_no_room_is_named_and_batches_wait_for_it(here: OnKubernetes) -> None:
+    container = {"name": "hog", "image": PAUSE, "resources": {"requests": {"cpu": "1700m"}}}
+    hog = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hog"}, "spec": {"containers": [container]}}
+    here.cluster.kubectl("create", "--filename=-", given=json.dumps(hog))
+    here.hand_over()
+    live = here.found.live
+    live.fill(50)
+
+    def named() -> bool:
+        waits = liveness.judge(*live.store.read(live.name)).waits
+        return any(wait.rule is Rule.ENGINE and "Insufficient cpu" in wait.what for wait in waits)
+
+    here.found.until(named, "the reason among the region's waits")
+    assert live.store.batches(live.name) == ()
+    here.cluster.kubectl("delete", "pod", "hog", "--grace-period=1")
+    here.found.until(live.consumed, "everything consumed")
