@@ -259,6 +259,6 @@ def test_an_executor_that_finds_no_room_is_named_and_batches_wait_for_it(here: O
         return any(wait.rule is Rule.ENGINE and "Insufficient cpu" in wait.what for wait in waits)
 
     here.found.until(named, "the reason among the region's waits")
-    assert live.store.batches(live.name) == ()
+    assert list(live.store.batches(live.name)) == []
     here.cluster.kubectl("delete", "pod", "hog", "--grace-period=1")
     here.found.until(live.consumed, "everything consumed")

@@ -1,10 +1,10 @@
-"""A Kubernetes API server on this machine, as far as Spark's client needs one.
+"""A Kubernetes API server on this machine, as far as Spark's client and the package's own need one.
 
-What Spark speaks to is this double, over TLS; Spark's own client is the real one. It is stubborn in what a page of ours
-promises: tokens, and the roles that its manifest grants. `tests.support.kubelet` is the node.
+What they speak to is this double, over TLS. It is stubborn in what a page of ours promises: tokens, and the roles that
+its manifest grants. It has no node: pods stay as they are created, unless a test reports otherwise.
 
-Left out, and so not tried by any test: watches over WebSocket (the client is refused and falls back to HTTP),
-conflicts, history that is forgotten, quotas, admission, and every kind that Spark doesn't ask for.
+Left out, and so not tried by any test with it: watches, conflicts, quotas, admission, and every kind that Spark doesn't
+ask for. `tests/kubernetes` has a real one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import re
 import secrets
 import ssl
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qs, urlsplit
@@ -33,15 +33,6 @@ from tests.support.certificates import authority
 Json: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[str, str, str]
 """Of an object: the plural of its kind, its namespace and its name."""
-
-WATCH_WITHIN: Final = 20.0
-"""Seconds after which a watch ends; the real server's limit is a random one of 30 to 60 minutes."""
-
-PORT: Final = 443
-"""Where pods look for the server, at the name `kubernetes.default.svc`."""
-
-GRACE: Final = 30
-"""Seconds between SIGTERM and SIGKILL where neither pod nor caller says."""
 
 _RBAC: Final = "rbac.authorization.k8s.io"
 _KINDS: Final = {
@@ -57,7 +48,6 @@ _PATH: Final = re.compile(
     r"/(?:api|apis/(?P<group>[a-z0-9.]+))/v1/namespaces/(?P<namespace>[^/]+)/(?P<plural>[a-z]+)"
     r"(?:/(?P<name>[^/]+))?(?:/(?P<part>[a-z]+))?"
 )
-_TERM: Final = re.compile(r"(?P<not>!)?(?P<key>[\w./-]+)(?:\s*(?P<op>==|=|!=|notin|in)\s*(?P<values>\([^)]*\)|[^,]*))?")
 
 
 class Refusal(Exception):
@@ -82,24 +72,21 @@ class ApiServer:
     """The server, with what it stores: an object is never changed, but replaced.
 
     Args:
-        host: an address of this machine's loopback network, on which the port is free.
-        port: another one serves where there are no pods.
+        port: a free one.
     """
 
-    host: str
-    port: int = PORT
+    port: int
+    host: str = "127.0.0.1"
     certificate: str = ""
     """The authority to trust, as PEM."""
 
     requests: list[Request] = field(default_factory=list)
     objects: dict[Place, Json] = field(default_factory=dict)
-    changes: list[tuple[str, Place, Json]] = field(default_factory=list)
-    """What has happened to which object; a revision is how much has."""
-
+    revisions: Iterator[int] = field(default_factory=lambda: count(1))
     logs: Callable[[str], str] = lambda uid: ""
     """The kubelet's: what a pod has written, by its uid."""
 
-    changed: threading.Condition = field(default_factory=lambda: threading.Condition(threading.RLock()))
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _tokens: dict[str, str] = field(default_factory=dict, repr=False)
     _server: ThreadingHTTPServer | None = None
 
@@ -111,7 +98,7 @@ class ApiServer:
     def start(self, folder: Path) -> None:
         """Answer from now on; the folder is for the certificate's files."""
         trusted = authority("kubernetes")
-        own = trusted.sign("kube-apiserver", self.host, "kubernetes.default.svc")
+        own = trusted.sign("kube-apiserver", self.host)
         self.certificate = trusted.pem
         (folder / "server.pem").write_text(own.key + own.certificate)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -135,13 +122,12 @@ class ApiServer:
             raise Refusal(404, "NotFound", f'{place[0]} "{place[2]}" not found')
         return found
 
-    def select(self, plural: str, namespace: str = "", labels: str = "", fields: str = "") -> list[Json]:
-        """Return the objects of a kind that have these labels and fields, in a namespace or in all of them."""
-        with self.changed:
-            kept = [
-                one for (kind, space, _), one in self.objects.items() if kind == plural and namespace in ("", space)
-            ]
-        return [one for one in kept if _is_selected(one, labels, fields)]
+    def select(self, plural: str, namespace: str, labels: str = "") -> list[Json]:
+        """Return the objects of a kind in a namespace that have these labels."""
+        wanted = dict(term.split("=") for term in labels.split(",") if term)
+        with self.lock:
+            kept = [one for (kind, space, _), one in self.objects.items() if (kind, space) == (plural, namespace)]
+        return [one for one in kept if wanted.items() <= (one["metadata"].get("labels") or {}).items()]
 
     def create(self, plural: str, namespace: str, given: Json) -> Json:
         """Store a new object."""
@@ -156,53 +142,33 @@ class ApiServer:
             },
         )
         if plural == "pods":
-            defaults = {"serviceAccountName": "default", "terminationGracePeriodSeconds": GRACE}
-            one |= {"spec": defaults | one["spec"], "status": {"phase": "Pending", "conditions": []}}
-        with self.changed:
+            one["status"] = {"phase": "Pending", "conditions": []}
+        with self.lock:
             if place in self.objects:
                 raise Refusal(409, "AlreadyExists", f'{plural} "{place[2]}" already exists')
-            return self._store("ADDED", place, one)
+            return self._store(place, one)
 
     def merge(self, place: Place, patch: Json) -> Json:
         """Change an object as a merge patch says; the kubelet's reports too."""
-        with self.changed:
-            return self._store("MODIFIED", place, _merged(self.get(place), patch))
+        with self.lock:
+            return self._store(place, _merged(self.get(place), patch))
 
-    def delete(self, place: Place, options: Json) -> Json:
-        """Delete an object; a pod is only marked, and its kubelet removes it when its containers are gone."""
-        with self.changed:
-            one = self.get(place)
-            if place[0] != "pods":
-                self.remove(place)
-                return one
-            grace = options.get("gracePeriodSeconds")
-            grace = one["spec"]["terminationGracePeriodSeconds"] if grace is None else grace
-            marked = one["metadata"].get("deletionGracePeriodSeconds")
-            if marked is not None and marked <= grace:
-                return one
-            return self.merge(place, {"metadata": {"deletionTimestamp": now(), "deletionGracePeriodSeconds": grace}})
+    def delete(self, place: Place) -> Json:
+        """Delete an object; a pod is only marked, and its kubelet would remove it when its containers are gone."""
+        if place[0] == "pods":
+            return self.merge(place, {"metadata": {"deletionTimestamp": now()}})
+        with self.lock:
+            self.get(place)
+            return self.objects.pop(place)
 
     def remove(self, place: Place) -> None:
-        """Remove an object for good, and what it owns, as the garbage collector does."""
-        with self.changed:
-            one = self.objects.get(place)
-            if one is None:
-                return
-            self._store("DELETED", place, one)
-            for other, owned in tuple(self.objects.items()):
-                owners = owned["metadata"].get("ownerReferences") or ()
-                if any(owner["uid"] == one["metadata"]["uid"] for owner in owners):
-                    self.delete(other, {})
-
-    def _store(self, kind: str, place: Place, one: Json) -> Json:
-        stored = _merged(one, {"metadata": {"resourceVersion": str(len(self.changes) + 1)}})
-        if kind == "DELETED":
+        """Remove an object for good."""
+        with self.lock:
             del self.objects[place]
-        else:
-            self.objects[place] = stored
-        self.changes.append((kind, place, stored))
-        self.changed.notify_all()
-        return stored
+
+    def _store(self, place: Place, one: Json) -> Json:
+        self.objects[place] = _merged(one, {"metadata": {"resourceVersion": str(next(self.revisions))}})
+        return self.objects[place]
 
     # -- as an administrator -------------------------------------------------------------------------------------
 
@@ -233,11 +199,6 @@ class ApiServer:
             if one and one["kind"] != "Namespace":
                 (plural,) = (name for name, (_, kind) in _KINDS.items() if kind == one["kind"])
                 self.create(plural, one["metadata"].get("namespace", "default"), one)
-
-    def secret(self, namespace: str, name: str, values: Mapping[str, str]) -> None:
-        """Create a secret, as `kubectl create secret generic` does."""
-        data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
-        self.create("secrets", namespace, {"metadata": {"name": name}, "type": "Opaque", "data": data})
 
     def refused(self) -> list[Request]:
         """Return the requests that a role or a missing token refused."""
@@ -320,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _verb(self, query: Mapping[str, str], name: str | None) -> str:
         if self.command == "GET":
-            if query.get("watch", "").lower() in ("true", "1"):
+            if "watch" in query:
                 return "watch"
             return "get" if name else "list"
         if self.command == "DELETE":
@@ -330,18 +291,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _do(self, user: str, verb: str, path: re.Match[str], query: Mapping[str, str], body: Json) -> None:
         api, plural, namespace = self.api, path["plural"], path["namespace"]
         place = (plural, namespace, path["name"] or "")
-        fields = ",".join(filter(None, (path["name"] and f"metadata.name={path['name']}", query.get("fieldSelector"))))
-        select = partial(api.select, plural, namespace, query.get("labelSelector", ""), fields)
-        grace = {"gracePeriodSeconds": int(query["gracePeriodSeconds"])} if "gracePeriodSeconds" in query else {}
         match verb:
             case "get":
                 self._send(200, api.get(place))
             case "list":
-                self._send(200, self._listed(plural, select()))
-            case "watch":
-                if self.headers.get("Upgrade", "").lower() == "websocket":
-                    raise Refusal(503, "ServiceUnavailable", "watches are answered over HTTP")
-                self._watch(plural, namespace, query, fields)
+                self._send(200, self._listed(plural, api.select(plural, namespace, query.get("labelSelector", ""))))
             case "create":
                 self._send(201, api.create(plural, namespace, body))
             case "patch" if "apply-patch" in self.headers.get("Content-Type", "") and place not in api.objects:
@@ -351,47 +305,14 @@ class _Handler(BaseHTTPRequestHandler):
             case "patch" | "update":
                 self._send(200, api.merge(place, body))
             case "delete":
-                self._send(200, api.delete(place, {**grace, **body}))
+                self._send(200, api.delete(place))
             case _:
-                found = select()
-                for one in found:
-                    api.delete((plural, namespace, one["metadata"]["name"]), {**grace, **body})
-                self._send(200, self._listed(plural, found))
+                raise Refusal(405, "MethodNotAllowed", f"this double answers no {verb}")
 
     def _listed(self, plural: str, items: list[Json]) -> Json:
         group, kind = _KINDS[plural]
-        version, metadata = f"{group}/v1" if group else "v1", {"resourceVersion": str(len(self.api.changes))}
+        version, metadata = f"{group}/v1" if group else "v1", {"resourceVersion": str(next(self.api.revisions))}
         return {"kind": f"{kind}List", "apiVersion": version, "metadata": metadata, "items": items}
-
-    def _watch(self, plural: str, namespace: str, query: Mapping[str, str], fields: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for kind, one in self._changes(plural, namespace, query, fields):
-            line = json.dumps({"type": kind, "object": one}).encode() + b"\n"
-            self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
-            self.wfile.flush()
-        self.wfile.write(b"0\r\n\r\n")
-
-    def _changes(
-        self, plural: str, namespace: str, query: Mapping[str, str], fields: str
-    ) -> Iterator[tuple[str, Json]]:
-        """Yield what happens to the selected objects until the watch's time is over."""
-        api, labels, start = self.api, query.get("labelSelector", ""), query.get("resourceVersion", "")
-        ends = time.monotonic() + min(float(query.get("timeoutSeconds") or WATCH_WITHIN), WATCH_WITHIN)
-        with api.changed:
-            seen = int(start or 0) or len(api.changes)
-            there = [] if int(start or 0) else api.select(plural, namespace, labels, fields)
-        yield from (("ADDED", one) for one in there)
-        while (left := ends - time.monotonic()) > 0:
-            with api.changed:
-                api.changed.wait_for(lambda: len(api.changes) > seen, min(left, 1.0))  # noqa: B023 (called here)
-                fresh = api.changes[seen:]
-            seen += len(fresh)
-            for kind, (changed, space, _), one in fresh:
-                if (changed, space) == (plural, namespace) and _is_selected(one, labels, fields):
-                    yield kind, one
 
     def _send(self, code: int, answer: Json) -> None:
         self._write(code, "application/json", json.dumps(answer))
@@ -408,34 +329,6 @@ class _Handler(BaseHTTPRequestHandler):
 def _tail(text: str, query: Mapping[str, str]) -> str:
     lines = text.splitlines(keepends=True)
     return "".join(lines[-int(query.get("tailLines", len(lines) or 1)) :])
-
-
-def _is_selected(one: Json, labels: str, fields: str) -> bool:
-    owned: Mapping[str, str] = one["metadata"].get("labels") or {}
-    return _selects(labels, owned.get) and _selects(fields, partial(_at, one))
-
-
-def _selects(text: str, value_of: Callable[[str], str | None]) -> bool:
-    for term in _TERM.finditer(text):
-        found = value_of(term["key"])
-        values = {one.strip() for one in (term["values"] or "").strip("()").split(",")}
-        match term["op"]:
-            case "=" | "==" | "in":
-                held = found in values
-            case "!=" | "notin":
-                held = found not in values
-            case _:
-                held = (found is None) == bool(term["not"])
-        if not held:
-            return False
-    return True
-
-
-def _at(one: Json, path: str) -> str | None:
-    found: Any = one
-    for key in path.split("."):
-        found = found.get(key) if isinstance(found, dict) else None
-    return None if found is None else str(found)
 
 
 def _merged(before: Json, patch: Json) -> Json:

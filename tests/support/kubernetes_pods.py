@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,12 +9,9 @@ from pathlib import Path
 
 from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.hooks.pods import LABEL, DriverPod, label_of
-from tests.support.kubelet import blocks
 from tests.support.kubernetes import ApiServer, Json
-from tests.support.members import TOP
+from tests.support.kubernetes_page import SPACE, block
 
-PAGE = TOP / "docs" / "how-to" / "run-consumers-on-kubernetes.md"
-SPACE = "kcr"
 NAME = "kcr flights g 0"
 """Of the application."""
 
@@ -84,11 +80,11 @@ def kubernetes_pods(folder: Path, *, without: str = "") -> Iterator[Pods]:
         folder: for its files.
         without: a line of the page's roles that is left out.
     """
-    api = ApiServer(host=f"127.{random.randint(64, 250)}.{random.randint(1, 250)}.1", port=free_port())
+    api = ApiServer(port=free_port())
     pods = Pods(api)
     api.logs = pods.log_of
     api.start(folder)
-    (manifest,) = (block for block in blocks(PAGE.read_text(), "yaml") if "kind: Role" in block)
+    manifest = block("yaml", "kind: Role")
     assert without in manifest
     api.apply("\n".join(line for line in manifest.splitlines() if not without or without not in line))
     try:

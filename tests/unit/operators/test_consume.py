@@ -28,7 +28,8 @@ from airflow_kcr.spec import parse
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
-from tests.support.kubernetes_pods import NAME, SPACE, kubernetes_pods
+from tests.support.kubernetes_page import SPACE
+from tests.support.kubernetes_pods import NAME, kubernetes_pods
 
 TASK = FakeTask(task_id="consume", dag_id="flights_consumers", run_id="run", map_index=1)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.spark.pods import executors_waiting
-from tests.support.kubernetes_pods import SPACE, Pods, kubernetes_pods
+from tests.support.kubernetes_page import SPACE
+from tests.support.kubernetes_pods import Pods, kubernetes_pods
 
 APPLICATION = "spark-0123"
 LABELS = {"spark-app-selector": APPLICATION, "spark-role": "executor"}

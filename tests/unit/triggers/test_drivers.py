@@ -18,7 +18,8 @@ from airflow_kcr.triggers import drivers, waits
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.driver import Driver
-from tests.support.kubernetes_pods import SPACE, Pods, kubernetes_pods
+from tests.support.kubernetes_page import SPACE
+from tests.support.kubernetes_pods import Pods, kubernetes_pods
 from tests.unit.triggers.conftest import running, until
 
 pytestmark = pytest.mark.usefixtures("quick")
