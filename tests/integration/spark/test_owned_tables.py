@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -121,13 +121,14 @@ def lake(spark: SparkSession, root: Path, schema: Schema, spec: PartitionSpec = 
     return TableLake(spark, root / "out", driver=Driver(), owned=made)
 
 
-def delta_lake(spark: SparkSession, root: Path, split: str = "", **columns: pa.Field | pa.DataType) -> TableLake:
-    """A region whose sink has a Delta table with columns."""
+def delta_lake(
+    spark: SparkSession, root: Path, split: Sequence[str] = (), **columns: pa.Field | pa.DataType
+) -> TableLake:
+    """A region whose sink has a Delta table with columns, partitioned by some of them."""
     fields = [
         kind.with_name(name) if isinstance(kind, pa.Field) else pa.field(name, kind) for name, kind in columns.items()
     ]
-    by = [split] if split else []
-    deltalake.DeltaTable.create((root / "warehouse").as_uri(), pa.schema(fields), partition_by=by)
+    deltalake.DeltaTable.create((root / "warehouse").as_uri(), pa.schema(fields), partition_by=list(split))
     return TableLake(spark, root / "out", driver=Driver(), owned=DeltaFolder(root=root / "warehouse"))
 
 
@@ -199,35 +200,53 @@ def test_each_type_comes_back_as_it_was_written_whatever_the_zone(spark: SparkSe
         assert all((row[name], type(row[name])) == (value, type(value)) for row in rows), name
 
 
-AT = "timestampadd(MINUTE, CAST(offset AS INT) * 400, TIMESTAMP'2025-12-31T20:00:00Z')"
-TRANSFORMS: dict[str, tuple[Any, Any, str]] = {
-    "identity": (StringType(), IdentityTransform(), "concat('a/b=', offset % 3, repeat('x', 300))"),
-    "identity of NULL": (IntegerType(), IdentityTransform(), "CAST(nullif(offset % 2, 0) AS INT)"),
-    "truncate": (StringType(), TruncateTransform(2), "concat('ü', offset)"),
-    "truncate of numbers": (LongType(), TruncateTransform(4), "CAST(offset AS BIGINT) - 5 + 9007199254740993"),
-    "year": (TimestamptzType(), YearTransform(), AT),
-    "month": (DateType(), MonthTransform(), f"CAST({AT} AS DATE)"),
-    "day": (TimestamptzType(), DayTransform(), AT),
-    "hour": (TimestampType(), HourTransform(), f"CAST({AT} AS TIMESTAMP_NTZ)"),
+EVENING = "timestampadd(MINUTE, CAST(offset AS INT), TIMESTAMP'2025-12-31T20:00:00Z')"
+NIGHT = "TIMESTAMP'2026-01-01T02:40:00Z'"
+"""In New York of the same day, month and year."""
+
+TRANSFORMS: dict[str, tuple[Any, Any, str, str]] = {
+    "identity": (StringType(), IdentityTransform(), "concat('a/b=0', repeat('x', 300))", "'a/b=1'"),
+    "identity of NULL": (IntegerType(), IdentityTransform(), "1", "CAST(NULL AS INT)"),
+    "truncate": (StringType(), TruncateTransform(2), "concat('ü0', offset)", "'ü1'"),
+    "truncate of numbers": (LongType(), TruncateTransform(4), "offset % 4 + 9007199254740992", "9007199254740991"),
+    "year": (TimestamptzType(), YearTransform(), EVENING, NIGHT),
+    "month": (DateType(), MonthTransform(), "DATE'2025-12-31'", "DATE'2026-01-01'"),
+    "day": (TimestamptzType(), DayTransform(), EVENING, NIGHT),
+    "hour": (
+        TimestampType(),
+        HourTransform(),
+        f"CAST({EVENING} AS TIMESTAMP_NTZ)",
+        f"CAST({EVENING} + INTERVAL 1 HOUR AS TIMESTAMP_NTZ)",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_files_have_one_value_of_each_partition(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    kind, transform, sql = TRANSFORMS[name]
-    spec = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=transform, name="part"))
-    one = lake(spark, tmp_path, Schema(NestedField(1, "value", kind)), spec)
+def apart(columns: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return columns of ten records of which each but the first and the last is of another partition by one alone."""
+    return {
+        n: f"IF(offset = {at}, {other}, {usual})" for at, (n, (usual, other)) in enumerate(columns.items(), start=1)
+    }
+
+
+def test_files_have_one_value_of_each_partition(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [NestedField(n, name, kind) for n, (name, (kind, *_)) in enumerate(TRANSFORMS.items(), start=1)]
+    parts = [
+        PartitionField(source_id=n, field_id=1000 + n, transform=transform, name=f"part {n}")
+        for n, (_, transform, *_) in enumerate(TRANSFORMS.values(), start=1)
+    ]
+    one = lake(spark, tmp_path, Schema(*columns), PartitionSpec(*parts))
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        rows = one.made(value=sql)
+        rows = one.made(**apart({name: (usual, other) for name, (*_, usual, other) in TRANSFORMS.items()}))
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
     assert Counter(row["kcr_offset"] for row in rows) == dict.fromkeys(range(10), 2)
     assert isinstance(one.owned, Warehouse)
-    parts = {task.file.partition[0] for task in one.owned.table().scan().plan_files()}
-    value = transform.transform(kind)
-    assert len(parts) > 1
-    assert parts == {value(_as_stored(row["value"])) for row in rows}
+    partitions_of = [task.file.partition for task in one.owned.table().scan().plan_files()]
+    found = {tuple(partition[n] for n in range(len(TRANSFORMS))) for partition in partitions_of}
+    values = {name: transform.transform(kind) for name, (kind, transform, *_) in TRANSFORMS.items()}
+    assert found == {tuple(value(_as_stored(row[name])) for name, value in values.items()) for row in rows}
+    assert len(found) == 1 + len(TRANSFORMS)
 
 
 def _as_stored(value: Any) -> Any:  # noqa: ANN401 (a value of any type)
@@ -283,40 +302,37 @@ def test_each_type_of_delta_comes_back_as_it_was_written_whatever_the_zone(spark
         assert all((row[name], type(row[name])) == (value, type(value)) for row in rows), name
 
 
-SPLITS: dict[str, tuple[Any, str]] = {
-    "text": (pa.string(), "concat('a/b=', offset % 3, repeat('x', 300))"),
-    "NULL": (pa.int32(), "CAST(nullif(offset % 2, 0) AS INT)"),
-    "number": (pa.int64(), "offset % 3 + 9007199254740993"),
-    "decimal": (pa.decimal128(10, 2), "CAST(offset % 3 + 0.5 AS DECIMAL(10,2))"),
-    "boolean": (pa.bool_(), "offset % 2 = 0"),
-    "day": (pa.date32(), f"CAST({AT} AS DATE)"),
-    "instant": (pa.timestamp("us", "UTC"), AT),
+SPLITS: dict[str, tuple[Any, str, str]] = {
+    "text": (pa.string(), "concat('a/b=0', repeat('x', 300))", "concat('a/b=1', repeat('x', 300))"),
+    "number or NULL": (pa.int32(), "1", "CAST(NULL AS INT)"),
+    "number": (pa.int64(), "9007199254740993", "9007199254740992"),
+    "decimal": (pa.decimal128(10, 2), "CAST(0.5 AS DECIMAL(10,2))", "CAST(1.5 AS DECIMAL(10,2))"),
+    "boolean": (pa.bool_(), "true", "false"),
+    "day": (pa.date32(), "DATE'2025-12-31'", "DATE'2026-01-01'"),
+    "instant": (pa.timestamp("us", "UTC"), "TIMESTAMP'2025-12-31T20:00:00.000001Z'", NIGHT),
 }
 
 
-@pytest.mark.parametrize("name", SPLITS)
-def test_files_of_delta_have_one_value_of_each_partition(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    kind, sql = SPLITS[name]
-    one = delta_lake(spark, tmp_path, "part", value=pa.int64(), part=kind)
+def test_files_of_delta_have_one_value_of_each_partition(spark: SparkSession, tmp_path: Path) -> None:
+    kinds = {f"by {name}": kind for name, (kind, *_) in SPLITS.items()}
+    sql = apart({f"by {name}": (usual, other) for name, (_, usual, other) in SPLITS.items()})
+    one = delta_lake(spark, tmp_path, tuple(kinds), value=pa.int64(), **kinds)
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        rows = one.made(value="offset", part=sql)
-        query = f"SELECT kcr_offset, count(*), min(CAST(part AS STRING)) FROM delta.`{one.owned.location()}` GROUP BY 1"
+        rows = one.made(value="offset", **sql)
+        texts = ", ".join(f"min(CAST(`{name}` AS STRING))" for name in kinds)
+        query = f"SELECT kcr_offset, count(*), {texts} FROM delta.`{one.owned.location()}` GROUP BY 1"
         by_spark = spark.sql(query).collect()
-        wanted = {
-            row[0]: row[1]
-            for row in spark.sql(
-                f"SELECT offset, CAST({sql} AS STRING) FROM (SELECT explode(sequence(0L, 9L)) AS offset)"
-            ).collect()
-        }
+        wanted = ", ".join(f"CAST({text} AS STRING)" for text in sql.values())
+        computed = spark.sql(f"SELECT offset, 2, {wanted} FROM (SELECT explode(sequence(0L, 9L)) AS offset)").collect()
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
     assert Counter(row["kcr_offset"] for row in rows) == dict.fromkeys(range(10), 2)
-    assert len({row["part"] for row in rows}) > 1
-    assert {row[0]: row[2] for row in by_spark} == wanted
-    assert {row[1] for row in by_spark} == {2}
+    assert {tuple(row) for row in by_spark} == {tuple(row) for row in computed}
+    assert len({tuple(row[name] for name in kinds) for row in rows}) == 1 + len(kinds)
 
 
+@pytest.mark.long
 def test_spark_maintains_and_restores_a_table_of_delta(spark: SparkSession, tmp_path: Path) -> None:
     one = delta_lake(spark, tmp_path, value=pa.int64())
     where = f"delta.`{one.owned.location()}`"
@@ -465,7 +481,7 @@ def whole(one: Live, made: Owned, when: str) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+@pytest.mark.parametrize("kind", ["iceberg", pytest.param("delta", marks=pytest.mark.long)])
 def test_a_member_fills_a_table_through_a_kill_and_a_reset(
     kafka: Kafka, lend_on_spark: Lend, tmp_path: Path, kind: str
 ) -> None:
