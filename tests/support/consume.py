@@ -124,11 +124,12 @@ class Consumers:
         *indexes: int,
         try_number: int = 1,
         task_id: str = "consume",
+        kind: str = "consume",
         master: str = "local[2,2]",
         environment: Mapping[str, str] | None = None,
         **options: Any,  # noqa: ANN401
     ) -> Task:
-        """Start a try of a task."""
+        """Start a try of a task that hosts members (`consume`), or that carries a run out (`run`)."""
         folder = self.folder / f"task-{len(self.tasks) + 1}"
         folder.mkdir()
         operator = {
@@ -139,7 +140,13 @@ class Consumers:
             "conf": CONF,
             **options,
         }
-        arguments = {"folder": str(folder), "task_id": task_id, "try_number": try_number, "operator": operator}
+        arguments = {
+            "folder": str(folder),
+            "kind": kind,
+            "task_id": task_id,
+            "try_number": try_number,
+            "operator": operator,
+        }
         environ = {
             **os.environ,
             "PYTHONPATH": str(TOP),

@@ -1,4 +1,4 @@
-"""A task that runs the Consume operator as Airflow's task runner would, under a supervisor, without an Airflow server.
+"""A task that hosts members, or carries a run out, as Airflow's task runner has it, without an Airflow server.
 
 `python -m tests.support.consume_task supervise JSON` is the supervisor: it starts the task in a process group of its
 own, and waits for it. The task answers SIGTERM with `on_kill`, as the task runner does, and goes on. How it ended, and
@@ -52,8 +52,10 @@ def run(text: str) -> int:
     """Run the operator."""
     from airflow.providers.common.compat.sdk import TaskDeferred
     from airflow.sdk.bases.operator import ExecutorSafeguard
+    from airflow.sdk.execution_time.context import OutletEventAccessors
 
     from airflow_kcr.operators.consume import KcrConsumeOperator
+    from airflow_kcr.operators.interval import KcrIntervalOperator
     from tests.support.airflow_tasks import FakeTask, task_context
 
     class WritingTask(FakeTask):
@@ -67,8 +69,12 @@ def run(text: str) -> int:
 
     arguments: dict[str, Any] = json.loads(text)
     folder = Path(arguments["folder"])
-    operator = KcrConsumeOperator(task_id=arguments["task_id"], **arguments["operator"])
+    kind = {"consume": KcrConsumeOperator, "run": KcrIntervalOperator}[arguments["kind"]]
+    operator = kind(task_id=arguments["task_id"], **arguments["operator"])
     instance = WritingTask(task_id=arguments["task_id"], try_number=arguments["try_number"])
+
+    context = task_context(instance)
+    context["outlet_events"] = OutletEventAccessors()
 
     def on_term(number: int, frame: FrameType | None) -> None:
         operator.on_kill()
@@ -76,7 +82,7 @@ def run(text: str) -> int:
     signal.signal(signal.SIGTERM, on_term)
     ExecutorSafeguard.tracker.set(operator)
     try:
-        operator.execute(task_context(instance))
+        operator.execute(context)
         ended = {"state": "success"}
     except TaskDeferred as deferred:
         path, values = deferred.trigger.serialize()

@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
+from airflow_kcr.api import Region
 from airflow_kcr.api.regions import client_settings, store_url
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.errors import BatchFailed
@@ -50,12 +51,13 @@ _LOG = logging.getLogger(__name__)
 POLL_PERIOD = 0.01
 GATES = (
     *("planned", "recorded", "processing", "hung", "written", "staged", "published", "ended"),
-    *("claimed", "resetting", "contributing", "committing", "committed"),
+    *("claimed", "resetting", "contributing", "committing", "committed", "told", "asked"),
 )
 """The steps of a batch, of a reset and of a checkpoint, in order.
 
 `hung` is `processing` for a batch that does not hear its cancellation; `written` is behind the pipeline's own output,
-`staged` and `published` are of a declared sink; `committed` is behind Kafka's answer, before the store hears of it.
+`staged` and `published` are of a declared sink; `committed` is behind Kafka's answer, before the store hears of it, and
+`told` behind that. At `asked` a run has started its region, and no member has come.
 """
 
 
@@ -81,7 +83,8 @@ A = TypeVar("A")
 AROUND: Final[Mapping[type[object], tuple[str, str]]] = {
     commands.StartBatch: ("planned", "recorded"),
     commands.FinishBatch: ("", "ended"),
-    commands.ReportReadBack: ("committed", ""),
+    commands.Run: ("", "asked"),
+    commands.ReportReadBack: ("committed", "told"),
     commands.Acknowledge: ("claimed", ""),
     commands.Contribute: ("contributing", ""),
 }
@@ -231,6 +234,12 @@ def main(arguments: dict[str, Any]) -> int:
     store = GatedStore.connect(store_url(arguments["store"]), lambda text: RegionSpec.from_json(text).rules())
     store.gates = gates
     name, group = RegionName(arguments["region"]), GroupId(arguments["group"])
+    run = None
+    if "run" in arguments:
+        run = Region(name, store).prepared_run(request_id=arguments["run"])
+        if run.is_done_at_rest():
+            return 0
+        run.start()
     hosting = Hosting(store, name, group)
     declared = checked_sinks(hosting.spec, group, region_id=hosting.region.region_id)
     tables = [one.sink for one in declared if isinstance(one, DeclaredTable)]
@@ -272,6 +281,9 @@ def main(arguments: dict[str, Any]) -> int:
     for member, ended in member_pool.ends().items():
         _LOG.info("%s ended: %s %s", member, ended.how.value, ended.error or "")
     hows = {ended.how for ended in member_pool.ends().values()}
+    if run is not None and not run.is_done_at_rest():
+        _LOG.error("the run %s has ended without its checkpoint", run.request_id)
+        hows.add(End.FAILED)
     hosting.renewals.end()
     store.close()
     return 1 if End.FAILED in hows else 3 if hows & {End.REFUSED, End.FENCED} else 0

@@ -174,6 +174,7 @@ class Live:
         takeover: bool = False,
         poison: tuple[tuple[int, int], ...] = (),
         store: str = "",
+        run: str = "",
     ) -> Process:
         """Start a process with these members.
 
@@ -183,6 +184,7 @@ class Live:
             takeover: whether it supersedes the process that holds an index.
             poison: partitions and offsets of records that no batch can take, until `fixed` is put up as a gate.
             store: how it reaches the store, where that is not the region's own address.
+            run: the request id of a run up to now that it carries out; empty: its members stay.
         """
         folder = self.folder / f"process-{next(self._numbers)}"
         (folder / "gates").mkdir(parents=True)
@@ -197,6 +199,7 @@ class Live:
             "output": str(folder / "output.jsonl"),
             "takeover": takeover,
             "poison": poison,
+            **({"run": run} if run else {}),
         }
         log = folder / "log"
         with log.open("wb") as out:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.consume import CONF, Consumers, Task, consumers
+from airflow_kcr.protocol.region.rows import RegionState
+from tests.support.consume import CONF, RECORDS, Consumers, Task, consumers
 from tests.support.driver import STOP
 from tests.support.kafka import Kafka
 from tests.support.spark_executors import application_settings
@@ -178,3 +180,28 @@ def test_all_applications_are_killed_at_once_and_drain_together(
         assert found.undone(1) == []
         finish(found, second[0])
         found.until(lambda: second[1].ended == {"state": "success"}, "the other task ended too")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_task_of_a_run_is_marked_and_then_killed_and_the_next_try_goes_on(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    with consumers(kafka, database_url, tmp_path, connector_jars) as found:
+        found.live.handle(STOP)
+        found.live.fill(RECORDS)
+        ends: list[Callable[[Task], None]] = [Task.kill_from_the_page, Task.kill]
+        for number, end in enumerate(ends, 1):
+            task = found.start(0, kind="run", task_id="run", try_number=number)
+            found.until_written(200)
+            end(task)
+            found.until_gone(task)
+        last = found.start(0, kind="run", task_id="run", try_number=3)
+        found.until(lambda: last.ended is not None, "the last try over")
+        assert last.ended == {"state": "success"}, last.said()
+        found.until(lambda: not found.left(), "nothing left running")
+        region = found.live.region()
+        assert region.state is RegionState.STOPPED
+        assert list(region.restore_point_offsets().values()) == [RECORDS] * 2
+        account = found.account()
+        assert account.is_sound, account
