@@ -6,6 +6,8 @@ How commits, resets, kills and others' commits go together is tried without Spar
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,7 +68,10 @@ from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.lake import Lake
 from tests.support.members import Lend, Live, Process
+from tests.support.spark_executors import application_settings, executors
+from tests.support.spark_gated_pipeline import CONF
 from tests.support.table_files import NAME, DeltaFolder, Owned, Warehouse, warehouse
+from tests.support.tied import start_standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -535,3 +540,31 @@ def test_a_driver_that_freezes_or_is_killed_while_it_publishes_loses_and_doubles
         whole(one, made, "after a kill")
         with Region(one.name, one.store) as region:
             assert not region.verify().violations
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_executors_that_freeze_or_are_killed_under_a_publication_and_after_it_lose_and_double_no_row(
+    kafka: Kafka, lend_on_spark: Lend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    made = owned_table(kind, tmp_path / "warehouse")
+    cluster = start_standalone(tmp_path / "cluster", workers=1)
+    monkeypatch.setenv(CONF, json.dumps(application_settings(cluster)))
+    try:
+        with filled_by_members(lend_on_spark, kafka, made, kind) as one:
+            member = one.start(0)
+            held(one, member, "committing")
+            [executor] = executors(cluster)
+            os.kill(executor, signal.SIGSTOP)
+            member.open("committing")
+            one.until(lambda: bool(rows_of(made)), "a checkpoint in the table without executors", WITHIN)
+            one.fill(30)
+            began = len(list(one.store.batches(one.name)))
+            one.until(lambda: len(list(one.store.batches(one.name))) > began, "a batch under way", WITHIN)
+            os.kill(executor, signal.SIGKILL)
+            whole(one, made, "after an executor's end")
+            with Region(one.name, one.store) as region:
+                assert not region.verify().violations
+    finally:
+        cluster.stop()
