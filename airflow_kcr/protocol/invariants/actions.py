@@ -138,7 +138,7 @@ class Increasing(Invariant):
     checkpoint's sequence, else the next one. Done batches, undone later or not, that share a stamp don't overlap.
 
     It can't see numbers that a restored store had used before: the region is halted then, and its numbers raised above
-    all that were seen.
+    all that were seen. Where it is stopped then, and not resumed, its timeline is raised once more.
     """
 
     invariant: ClassVar[str] = "R11"
@@ -156,7 +156,7 @@ class Increasing(Invariant):
         if isinstance(body, events.ResetDone):
             # What began before it can't finish any more, but for what its sinks have proved now.
             self.done = self.done[-2:]
-        elif isinstance(body, events.StoreRestoredSeen):
+        elif isinstance(body, events.StoreRestoredSeen) or _may_leave_timeline(body):
             self.since, self.timeline = number, max(event.timeline, self.timeline)
         elif isinstance(body, events.CheckpointOpened | events.ResetBegun):
             if body.sequence <= self.sequence or body.timeline < self.timeline:
@@ -199,6 +199,14 @@ class Increasing(Invariant):
                 return done
         self.done = [*self.done[-7:], Done(timeline=timeline, sequence=sequence)]
         return self.done[-1]
+
+
+def _may_leave_timeline(body: events.Body) -> bool:
+    """Whether a region is stopped out of a halt, which it may be in because its store was restored."""
+    return isinstance(body, events.StateChanged) and (body.before, body.after) == (
+        RegionState.HALTED,
+        RegionState.STOPPED,
+    )
 
 
 # R5, R10: where partitions begin, and where they continue.

@@ -67,15 +67,19 @@ def start(region: Region, now: datetime, requester: rows.Requester) -> Region:
     if region.state not in {rows.RegionState.STOPPED, rows.RegionState.HALTED}:
         stops = (request for request in requests.queue(region) if request.purpose is rows.CheckpointPurpose.STOP)
         return requests.cancel(region, now, "the region was resumed", stops)
-    is_restored = region.halt is not None and region.halt.reason is rows.HaltReason.RESTORED
+    is_behind = _is_restored(region) or not timelines.is_opened(region)
     opening, checkpoint = resets.restore_point_map(region), region.restore_checkpoint
     region = specs.take_pending(replace(region, failures=0), now)
-    if not is_restored or region.restore_point is None:
+    if not is_behind or region.restore_point is None:
         return resets.begin(region, now, rows.ResetCause.START, requester.who)
     # Sinks may hold what the store has forgotten, of timelines that it never heard of. In a newer one they go back to
     # the restore point as the store now has it, which is what the choice of a resume says.
     sequence = None if checkpoint is None else checkpoint.sequence
     return resets.open_timeline(region, now, rows.ResetCause.START, opening, requester.who, checkpoint=sequence)
+
+
+def _is_restored(region: Region) -> bool:
+    return region.halt is not None and region.halt.reason is rows.HaltReason.RESTORED
 
 
 def _paused(region: Region, now: datetime, requester: rows.Requester) -> Region:
@@ -145,6 +149,7 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     region = resets.give_up(region, now, "the region stopped; the next start goes to the restore point")
     region = resets.resolve_commit(region, now, rows.Committed.NO, "the region stopped first")
     region = timelines.taken_over_note(region, now)
+    region = timelines.left_behind(region) if _is_restored(region) else region
     region = replace(region, stopping=None, halt=None, unserved=region.absent())
     return region.moved_to(now, rows.RegionState.STOPPED, "drained" if drained else "undrained")
 

@@ -243,6 +243,24 @@ def taken_over_note(region: Region, now: datetime) -> Region:
     return raised.record(now, events.StoreRestoredSeen(member=noted.member, detail=f"taken over: {what}"))
 
 
+def left_behind(region: Region) -> Region:
+    """Return a region whose store was restored in a timeline that no sink knows, which its next start opens.
+
+    It is stopped, not resumed: nothing else tells that start that sinks may hold what the store has forgotten.
+    """
+    if region.restore_point is None:
+        return region
+    return replace(region, timeline=values.Timeline(region.timeline + 1))
+
+
+def is_opened(region: Region) -> bool:
+    """Whether the region is in the timeline of its restore point, or has none yet; else it was `left_behind`."""
+    checkpoint, epoch = region.restore_checkpoint, region.restore_epoch
+    reset = None if epoch is None else region.resets[epoch]
+    row = checkpoint or reset
+    return row is None or row.timeline == region.timeline
+
+
 def with_numbers_above(region: Region, seen: rows.Noted) -> Region:
     """Return the region with its numbers raised above these, so that none is ever used twice."""
     return replace(

@@ -484,8 +484,11 @@ def told_airflow(console: Console, *statements: str) -> None:
 TRIGGERED = (
     """INSERT INTO asset (id, name, uri, "group", extra, created_at, updated_at)
     VALUES (1000, 'lake', 'x://lake', 'asset', '{}', now(), now())""",
-    """INSERT INTO asset_event (id, asset_id, extra, source_dag_id, source_run_id, timestamp)
-    VALUES (1000, 1000, '{}', 'flights_checkpoint', 'before__4', now())""",
+    """INSERT INTO asset_event
+    (id, asset_id, extra, source_dag_id, source_task_id, source_run_id, source_map_index, timestamp)
+    VALUES (1000, 1000, '{}', 'flights_checkpoint', 'commit', 'before__4', -1, now())""",
+    # Airflow's API fails on the event of a run that has not started.
+    "UPDATE dag_run SET start_date = now() WHERE run_id = 'sums_of_before__4'",
     """INSERT INTO dagrun_asset_event (dag_run_id, event_id)
     SELECT id, 1000 FROM dag_run WHERE dag_id = 'flights_report' AND run_id = 'sums_of_before__4'""",
 )

@@ -111,7 +111,6 @@ def test_a_thousand_regions_are_listed_by_one_answer_and_few_are_drawn_at_first(
         ("Checkpoints", "timeline 1"),
         ("Overview", "What it waits for"),
         ("Events", "CheckpointPublished"),
-        ("Charts", "Duration of checkpoints"),
     ],
 )
 def test_ten_thousand_partitions_come_in_small_answers(person: Person, tab: str, shown: str) -> None:

@@ -34,6 +34,7 @@ class Submitted:
         self.is_cluster = False
         self.does: Callable[[], None] = lambda: None
         self.application, self.accepted, self.was_told = None, "app-1", False
+        self.driver = None
 
     def hook(self, *, environment: dict[str, str], heard: object, **options: Any) -> Submitted:  # noqa: ANN401
         """Take the place of the hook."""

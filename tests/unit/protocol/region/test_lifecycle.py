@@ -349,3 +349,19 @@ def test_a_note_that_is_told_late_leaves_a_stopped_region_stopped() -> None:
     driver.handle(commands.KillRegion())
     driver.handle(commands.ReportNoted(partition=driver.partition(0), noted=noted))
     assert (state(driver), driver.region.halt) == (rows.RegionState.STOPPED, None)
+
+
+@pytest.mark.parametrize("verb", [commands.KillRegion(), STOP], ids=["kill", "stop"])
+def test_a_region_that_is_stopped_after_a_restore_starts_in_a_timeline_that_no_sink_knows(
+    verb: commands.Command[Region],
+) -> None:
+    driver = running()
+    driver.process()
+    driver.checkpoint("a")
+    seen = note(driver, epoch=1, sequence=2, timeline=1)
+    driver.handle(commands.ReportNoted(partition=driver.partition(0), noted=seen))
+    driver.handle(verb)
+    driver.handle(START)
+    region = driver.region
+    assert region.timeline > seen.timeline + 1  # that of its stop, too
+    assert (region.restore_epoch, region.resets[region.epoch].timeline) == (region.epoch, region.timeline)
