@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.kafka import first_records
 from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.values import GroupPartition, Offset
@@ -15,6 +16,7 @@ from tests.support.kafka import Kafka, Record
 if TYPE_CHECKING:
     import pytest
 
+WITHIN = 30.0
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
@@ -49,8 +51,8 @@ def test_the_marker_of_a_transaction_and_what_was_aborted_are_no_records(kafka: 
     topic = kafka.topic(1)
     kafka.begin_transaction(topic, [record(0)]).commit()
     kafka.begin_transaction(topic, [record(n) for n in range(5)]).abort()
-    end = kafka.ends(topic)[0]
-    assert end == 8  # a record and its marker, five records and theirs
+    # A record and its marker, five records and theirs: the broker writes markers after it has answered.
+    assert happened(lambda: kafka.ends(topic)[0] == 8, within=WITHIN)
     assert asked(kafka, {log("g", topic): 1}) == {log("g", topic): TimeAnswer(offset=None)}
     assert asked(kafka, {log("g", topic): 0}) == {log("g", topic): TimeAnswer(offset=Offset(0), found=NOON)}
 
@@ -60,7 +62,7 @@ def test_what_is_open_is_not_there_yet(kafka: Kafka) -> None:
     open_ = kafka.begin_transaction(topic, [record(4)])
     assert asked(kafka, {log("g", topic): 0}) == {log("g", topic): TimeAnswer(offset=None)}
     open_.commit()
-    assert asked(kafka, {log("g", topic): 0})[log("g", topic)].offset == 0
+    assert happened(lambda: asked(kafka, {log("g", topic): 0})[log("g", topic)].offset == 0, within=WITHIN)
 
 
 def test_a_gap_is_stepped_over(kafka: Kafka) -> None:
@@ -68,6 +70,7 @@ def test_a_gap_is_stepped_over(kafka: Kafka) -> None:
     topic = kafka.topic(1)
     kafka.begin_transaction(topic, [record(n) for n in range(5)]).abort()
     kafka.produce(topic, [record(60)])
+    assert happened(lambda: kafka.ends(topic)[0] == 7, within=WITHIN)
     assert asked(kafka, {log("g", topic): 0}) == {
         log("g", topic): TimeAnswer(offset=Offset(6), found=NOON + timedelta(seconds=60))
     }
