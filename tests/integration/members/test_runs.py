@@ -11,7 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_kcr.protocol.region.rows import RegionState
+from tests.conftest import StartKafka
 from tests.support import faults
+from tests.support.breaking_proxy import breaking_proxy
 from tests.support.driver import STOP
 from tests.support.faults import Note, checkpoints
 from tests.support.kafka import Record
@@ -88,6 +90,50 @@ def test_a_run_that_is_killed_goes_on_with_its_next_try_wherever_it_was(
         assert left(region)
         assert made(region) == [{EACH}, {EACH + LATER}]
         settled(region, record_property, f"kill -9 of a run at {gate}")
+
+
+PLACES = pytest.mark.parametrize(
+    "gate", ["claimed", "recorded", "processing", "ended", "contributing", "committing", "committed", "told"]
+)
+
+
+@pytest.mark.long
+@PLACES
+def test_a_run_whose_store_is_away_ends_well_or_its_next_try_does_wherever_it_was(
+    lend: Lend, database_url: str, record_property: Note, gate: str
+) -> None:
+    with breaking_proxy(database_url) as (wire, through), lend(spec=BRISK) as region:
+        address = through.render_as_string(hide_password=False)
+        run = rested(region).start(*ALL, run="one", gates=(gate,), store=address)
+        region.until(lambda: run.reached(gate), f"at {gate}")
+        wire.sever()
+        run.open(gate)
+        region.until(faults.passed(6), "away for longer than a lease")
+        wire.mend()
+        run.wait(90)  # well, or for its next try to go on
+        ended(region, region.start(*ALL, run="one"))
+        assert made(region) == [{EACH}]
+        settled(region, record_property, f"store away at {gate}")
+
+
+@pytest.mark.long
+@PLACES
+def test_a_run_whose_broker_is_away_ends_well_or_its_next_try_does_wherever_it_was(
+    lend: Lend, kafka_set: StartKafka, record_property: Note, gate: str
+) -> None:
+    kafka = kafka_set(1)
+    with lend(kafka=kafka, spec=BRISK) as region:
+        run = rested(region).start(*ALL, run="one", gates=(gate,))
+        region.until(lambda: run.reached(gate), f"at {gate}")
+        kafka.broker(1).kill()
+        run.open(gate)
+        region.until(faults.passed(5), "away")
+        kafka.broker(1).start()
+        run.wait(90)  # well, or for its next try to go on, once its members' session is over
+        region.until(lambda: faults.group_size(kafka, region.group) == 0, "all have left")
+        ended(region, region.start(*ALL, run="one"))
+        assert made(region) == [{EACH}]
+        settled(region, record_property, f"broker away at {gate}")
 
 
 @pytest.mark.long
