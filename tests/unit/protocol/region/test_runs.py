@@ -447,3 +447,22 @@ def test_a_run_that_is_refused_has_no_inexact_checkpoint_of_the_region_s_own_in_
     assert state(driver) is STOPPED
     assert boundary(2) not in [row.boundary for row in driver.region.checkpoints.values() if row.is_complete]
     judge(driver)
+
+
+def test_after_a_restore_that_ended_in_a_stop_a_run_with_nothing_to_read_opens_a_timeline_first() -> None:
+    driver = late(3)
+    done(driver)
+    region, member = driver.region, driver.member(0)
+    memory = commands.ReportLater(
+        member=member,
+        epoch=region.epoch,
+        sequence=CheckpointNumber(region.next_sequence + 3),
+        timeline=region.timeline,
+        incarnation=region.members[member].incarnation,
+    )
+    driver.handle(memory)
+    driver.handle(STOP)
+    assert run(driver, "r2", boundary(2), at=10).state is rows.RequestState.QUEUED
+    now = driver.region
+    assert now.timeline == region.timeline + 2  # that of its stop, which no sink has, and that of its start
+    assert (now.restore_epoch, now.resets[now.epoch].timeline) == (now.epoch, now.timeline)
