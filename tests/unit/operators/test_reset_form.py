@@ -38,13 +38,13 @@ def test_nothing_has_to_be_answered() -> None:
     }
 
 
-def test_each_of_the_eleven_targets_is_in_the_list_with_what_it_means_and_has_a_field_for_its_value() -> None:
+def test_each_target_is_in_the_list_with_what_it_means_and_has_a_field_for_its_value() -> None:
     form = reset_params(["g"])
     target = form["target"]
     assert target.schema["enum"] == [one.option for one in TARGETS]
     assert target.schema["values_display"] == {one.option: one.label for one in TARGETS}
     assert [one.form_field for one in TARGETS if one.metavar] == list(form)[1:8]
-    assert [one.schema for one in TARGETS if not one.metavar] == [{}] * 4
+    assert not any(one.schema for one in TARGETS if not one.metavar)
     json.dumps({name: param.serialize() for name, param in form.items()})
 
 
