@@ -311,7 +311,6 @@ OTHER: Mapping[str, Any] = {
     "region": "r2",
     "kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
     "kafka_conn_id": "other",
-    "max_failures": 1,
     "foreign_consumers": "warn",
     "out_of_range": "latest",
     "beyond_end": "latest",
@@ -320,14 +319,12 @@ OTHER: Mapping[str, Any] = {
     "groups[].topics": ["u"],
     "groups[].pattern": "^t",
     "groups[].exclude": ["t-1"],
-    "groups[].members": 2,
     "groups[].start": "latest",
     "groups[].delivery": "almost_once",
     "groups[].protocol": "consumer",
     "groups[].assignor": "roundrobin",
     "groups[].kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
     "groups[].kafka_conn_id": "other",
-    "groups[].static_membership": False,
     "groups[].sinks": {},
     "groups[].sinks.*.kind": None,
     "groups[].sinks.*.table": "u",
@@ -345,18 +342,9 @@ OTHER: Mapping[str, Any] = {
     "checkpoint.records": 10,
     "checkpoint.timezone": "Europe/Berlin",
     "checkpoint.request": "dag_run",
-    "checkpoint.grace": "3s",
-    "checkpoint.catchup": True,
-    "batch.target": "3s",
-    "batch.linger": "2s",
-    "batch.min_records": 7,
-    "batch.max_records": 7_000,
-    "batch.timeout": "90s",
-    "retention.keep": 7,
     "retention.for": "1d",
-    "history.keep": "30d",
 }
-"""Another value for each field, to see when its change takes effect."""
+"""Another value for each field that has no number, time or yes as its default, to see when its change takes effect."""
 
 _SHOWN_TYPES: Mapping[object, str] = {str: "text", int: "number", bool: "true or false"}
 _ABSENT = (None, ())
@@ -368,6 +356,8 @@ class SpecField(NamedTuple):
     kind: str
     default: str
     meaning: str
+    another: object
+    """Another value than its default, as the file has it; None: `OTHER` has one."""
 
 
 def spec_fields(kind: type[DataclassInstance] = RegionSpec, prefix: str = "") -> dict[str, SpecField]:
@@ -377,7 +367,9 @@ def spec_fields(kind: type[DataclassInstance] = RegionSpec, prefix: str = "") ->
     for name, field in declared(kind).items():
         if field.section is None or name == "sinks":
             meaning = notes[kind.__name__, field.attribute]
-            found[prefix + name] = SpecField(_type(field.hint), _default(field.default), meaning)
+            found[prefix + name] = SpecField(
+                _type(field.hint), _default(field.default), meaning, _another(field.default)
+            )
     for name, field in declared(kind).items():
         if field.section is not None and name != "timeouts":
             inner = {"groups": "groups[].", "sinks": "sinks.*."}.get(name, f"{name}.")
@@ -411,34 +403,43 @@ def _default(value: Any) -> str:  # noqa: ANN401 (a default of any type)
     return code(value.text)
 
 
+def _another(value: Any) -> object:  # noqa: ANN401 (a default of any type)
+    if isinstance(value, timedelta):
+        return _span(value + timedelta(seconds=1))
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else None
+
+
 def takes_effect(path: str) -> TakesEffect:
     """Return when a change of one field counts, by changing it."""
     old, new = _plain(), _plain()
+    other = OTHER[path] if path in OTHER else spec_fields()[path].another
     if path.startswith("groups[].sinks"):
-        _change_sink(old["groups"][0], new["groups"][0], path)
+        _change_sink(old["groups"][0], new["groups"][0], path, other)
     elif path.startswith("groups[]."):
         if path == "groups[].exclude":
             for spec in (old, new):
                 _set(spec["groups"][0], "pattern")
                 spec["groups"][0]["pattern"] = "^t"
         _set(new["groups"][0], path.removeprefix("groups[]."))
-        new["groups"][0][path.removeprefix("groups[].")] = OTHER[path]
+        new["groups"][0][path.removeprefix("groups[].")] = other
     elif "." in path:
         section, name = path.split(".")
         if path == "checkpoint.timezone":
             old["checkpoint"] = {"cron": "0 0 * * *"}
             new["checkpoint"] = {"cron": "0 0 * * *"}
-        new.setdefault(section, {})[name] = OTHER[path]
+        new.setdefault(section, {})[name] = other
     else:
         _set(new, path)
-        new[path] = OTHER[path]
+        new[path] = other
     if path == "checkpoint.request":
         old["checkpoint"], new["checkpoint"] = {"every": "5m"}, {"every": "5m", "request": "dag_run"}
     found = {change.takes_effect for change in differences(RegionSpec.from_json(old), RegionSpec.from_json(new))}
     return max(found, key=list(TakesEffect).index)
 
 
-def _change_sink(old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+def _change_sink(old: dict[str, Any], new: dict[str, Any], path: str, other: object) -> None:
     """Give the old group a sink, and the new one another; the kind is changed by leaving the sink out."""
     sink: dict[str, Any] = {"kind": "postgres", "table": "t", "url": "${DB}", "mode": "upsert", "key": ["a"]}
     name = path.rpartition(".")[2]
@@ -448,7 +449,7 @@ def _change_sink(old: dict[str, Any], new: dict[str, Any], path: str) -> None:
         sink = {"kind": "iceberg", "catalog": "one", "table": "db.t"}
     if name in {"factory", "options"}:
         sink = {"kind": "custom", "factory": "m:f"}
-    changed = {**sink, name: OTHER[path]}
+    changed = {**sink, name: other}
     if name == "conn_id":
         del changed["url"]
     if name == "mode":
