@@ -19,31 +19,20 @@ from airflow_kcr.hooks import kcr, stats
 from airflow_kcr.hooks.compat import storable
 from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
 from airflow_kcr.hooks.lineage import send_reset
-from airflow_kcr.operators import reset_form
+from airflow_kcr.operators import reset_form, reset_texts
 from airflow_kcr.operators.base import RegionOperator, WaitingOperator
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import few
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.param import DagParam
 
-    from airflow_kcr.api import Plan, Region, ResetRequest, WayBack
+    from airflow_kcr.api import Plan, Region, ResetRequest
     from airflow_kcr.protocol.region.rows import Requester, ResetAnswer
     from airflow_kcr.protocol.targets import Target
 
 CHOOSE: Final = "Choose"
 CANCEL: Final = "Cancel"
-
-LABEL_RUNS: Final = 1
-"""How many DAG runs an entry of the list names: a run id fills most of its line."""
-
-TABLE_RUNS: Final = 3
-"""How many of them a row of the table names."""
-
-NOTHING_MOVES: Final = (
-    "Nothing has been processed since any of these checkpoints: a reset to one of them moves no partition."
-)
 
 
 class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
@@ -114,8 +103,8 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
             with self.lent(context) as region:
                 found = region.checkpoints.ways_back(self.newest)
             self.subject = f"Reset region {self.region}: to which checkpoint?"
-            self.body = _body(found)
-            asked = _listed(found)
+            self.body = reset_texts.choice(found)
+            asked = reset_texts.choices(found)
         else:
             self.subject = f"Reset region {self.region}: {kind.option} needs a value"
             self.body = f"{kind.help} Its value was left empty."
@@ -170,51 +159,6 @@ def _answer(event: Mapping[str, Any], request_id: str, reason: str, digest: str 
         reason=reason,
         digest=digest,
     )
-
-
-def _listed(found: Sequence[WayBack]) -> Param:
-    return Param(
-        int(next((one for one in found if one.moved), found[0]).checkpoint.sequence),
-        type="integer",
-        enum=[int(one.checkpoint.sequence) for one in found],
-        values_display={str(one.checkpoint.sequence): _label(one) for one in found},
-        title="Checkpoint",
-    )
-
-
-def _label(one: WayBack) -> str:
-    row = one.checkpoint
-    made = "" if row.finished_at is None else f"made {reset_form.shown(row.finished_at)}"
-    boundary = "" if row.boundary is None else f"boundary {reset_form.shown(row.boundary)}"
-    runs = few([run.run_id for run in one.runs], LABEL_RUNS)
-    pinned = f"pinned as {row.pinned_as}" if row.pinned_as else ""
-    return " · ".join(text for text in (str(row.sequence), boundary or made, runs, _again(one), pinned) if text)
-
-
-def _again(one: WayBack) -> str:
-    if not one.moved:
-        return "moves nothing"
-    records = "1 record" if one.replay == 1 else f"{one.replay:,} records"
-    return f"{records} again"
-
-
-def _body(found: Sequence[WayBack]) -> str:
-    rows = [
-        (
-            str(one.checkpoint.sequence),
-            "" if one.checkpoint.boundary is None else reset_form.shown(one.checkpoint.boundary),
-            few([f"{run.dag_id} / {run.run_id}" for run in one.runs], TABLE_RUNS) or "none",
-            f"{one.replay:,}" if one.moved else "moves nothing",
-            "" if one.checkpoint.finished_at is None else reset_form.shown(one.checkpoint.finished_at),
-            one.checkpoint.pinned_as,
-        )
-        for one in found
-    ]
-    head = ("Checkpoint", "Boundary", "DAG runs answered", "Records again", "Made at", "Pinned as")
-    parts = [reset_form.table(head, rows, numbers=(0, 3))]
-    if not any(one.moved for one in found):
-        parts.insert(0, NOTHING_MOVES)
-    return "\n\n".join(parts)
 
 
 class KcrPlanResetOperator(RegionOperator):
@@ -295,13 +239,13 @@ class KcrPlanResetOperator(RegionOperator):
         return plan.summary()
 
     def _request(self, region: Region, choice: Mapping[str, object]) -> ResetRequest:
-        option, value = _option(self.target, choice)
+        option, value = reset_form.option_of(self.target, choice)
         request = region.resets.request(
             option,
             value,
-            groups=_texts(self.groups, "groups"),
-            topics=_texts(self.topics, "topics"),
-            skip=_texts(self.skip, "skip"),
+            groups=reset_form.texts(self.groups, "groups"),
+            topics=reset_form.texts(self.topics, "topics"),
+            skip=reset_form.texts(self.skip, "skip"),
         )
         return replace(
             request,
@@ -340,36 +284,6 @@ def _plan(region: Region, request: ResetRequest, who: Requester, context: Contex
             f"{plan.unreachable[0].loss}; {way_out(plan)}"
         )
     return plan
-
-
-def _texts(given: object, name: str) -> Sequence[str]:
-    """Return a list of texts; nothing is an empty one."""
-    match given:
-        case None:
-            return ()
-        case list() | tuple() if all(isinstance(one, str) for one in given):
-            return given
-        case _:
-            raise ConfigurationError(f"{name} is a list of texts, not {given!r:.60}")
-
-
-def _option(target: str | Mapping[str, object] | None, choice: Mapping[str, object]) -> tuple[str, str | None]:
-    """Return the name of a target's option and the text of its value."""
-    match target:
-        case None:
-            if "target" not in choice:
-                raise ConfigurationError("the task before has chosen no target; say it here, or add such a task")
-            value = choice.get("value")
-            return str(choice["target"]), None if value is None else str(value)
-        case str():
-            return target.replace("_", "-"), None
-        case Mapping():
-            if len(target) != 1:
-                raise ConfigurationError(f"a target is one option with its value, not {len(target)}: {sorted(target)}")
-            [(kind, value)] = target.items()
-            return kind.replace("_", "-"), None if value in (None, True) else str(value)
-        case _:
-            raise ConfigurationError(f"a target is text or a mapping, not {type(target).__name__}")
 
 
 SHOWN: Final = "kcr_plan_shown"
@@ -443,7 +357,7 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
         self.subject = f"Reset region {plan.region}: {plan.target}?"
         if not plan.totals.moved:
             self.subject += " It moves nothing"
-        self.body = reset_form.markdown(plan)
+        self.body = reset_texts.markdown(plan)
         if self.second_person:
             askers = " and ".join(self._askers(context, plan))
             self.body = f"Has to be approved by another user than {askers}.\n\n{self.body}"

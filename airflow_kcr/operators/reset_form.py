@@ -12,26 +12,22 @@ resolves the request again anyway, and `kcr reset plan` shows the whole plan.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import pendulum
-from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.operators import reset_texts
 from airflow_kcr.protocol.targets import TARGETS, FromFile, Target, ToCheckpoint, target_named
 
 if TYPE_CHECKING:
-    from datetime import datetime, tzinfo
-
     from airflow.sdk import BaseOperator, Context
 
     from airflow_kcr.api import Plan
-    from airflow_kcr.protocol.target_resolution import PlanLine
 
 STALE: Final = "stale"
 """In what an approval returns, why its plan could not be applied any more; only where a task plans again."""
@@ -174,13 +170,43 @@ def value_of(target: type[Target], given: object) -> str:
     from airflow_kcr.api.reset_plans import read_target
 
     try:
-        return read_target(target.option, text or None, zone_name()).value
+        return read_target(target.option, text or None, reset_texts.zone_name()).value
     except ConfigurationError as error:
         raise ConfigurationError(f"{error.message}. {AGAIN}, with {target.wanted}") from None
 
 
 def _text(given: object) -> str:
     return "" if given is None else str(given).strip()
+
+
+def texts(given: object, name: str) -> Sequence[str]:
+    """Return a list of texts; nothing is an empty one."""
+    match given:
+        case None:
+            return ()
+        case list() | tuple() if all(isinstance(one, str) for one in given):
+            return given
+        case _:
+            raise ConfigurationError(f"{name} is a list of texts, not {given!r:.60}")
+
+
+def option_of(target: str | Mapping[str, object] | None, choice: Mapping[str, object]) -> tuple[str, str | None]:
+    """Return the name of a target's option and the text of its value."""
+    match target:
+        case None:
+            if "target" not in choice:
+                raise ConfigurationError("the task before has chosen no target; say it here, or add such a task")
+            value = choice.get("value")
+            return str(choice["target"]), None if value is None else str(value)
+        case str():
+            return target.replace("_", "-"), None
+        case Mapping():
+            if len(target) != 1:
+                raise ConfigurationError(f"a target is one option with its value, not {len(target)}: {sorted(target)}")
+            [(kind, value)] = target.items()
+            return kind.replace("_", "-"), None if value in (None, True) else str(value)
+        case _:
+            raise ConfigurationError(f"a target is text or a mapping, not {type(target).__name__}")
 
 
 def truth(answer: object, name: str) -> bool:
@@ -199,26 +225,6 @@ def truth(answer: object, name: str) -> bool:
         case "false" | "none" | "":
             return False
     raise ConfigurationError(f"{name} is true or false, not {answer!r:.60}")
-
-
-# Times, in Airflow's default zone: a task doesn't know which zone a browser shows.
-
-
-def zone_name() -> str:
-    """Return the name of the time zone of Airflow, `[core] default_timezone`."""
-    name = conf.get("core", "default_timezone", fallback="utc") or "utc"
-    if name == "system":
-        return str(pendulum.now().timezone_name)
-    return "UTC" if name.lower() == "utc" else name
-
-
-def shown(moment: datetime) -> str:
-    """Return an instant as a person reads it, with its zone."""
-    # It brings croniter, which only a task that runs needs.
-    from airflow_kcr.schedules import zone_named
-
-    zone: tzinfo = zone_named(zone_name())
-    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def given(operator: BaseOperator, context: Context, value: object, argument: str) -> Mapping[str, object]:
@@ -329,60 +335,3 @@ def answered(operator: BaseOperator) -> Iterator[None]:
         yield
     except HITLTimeoutError as error:
         raise AirflowFailException("no answer within response_timeout; nothing is reset") from error
-
-
-# A plan for the person who approves it: sums first, then the worst partitions; the buttons stay on the screen.
-
-ROWS = 20
-"""How many partitions are shown at most: Airflow puts the buttons below the last row."""
-
-
-def markdown(plan: Plan) -> str:
-    """Return a plan as markdown, with who chose its target and why."""
-    request, who = plan.request, plan.requester
-    facts = {
-        **plan.heading(shown),
-        "forced": "yes: without a drain, from the last done positions" if request.forced else "",
-        "consent to upsert": "yes" if request.consent_upsert and plan.upserts else "",
-        "chosen by": who.who,
-        "reason": who.reason,
-        "epoch": str(plan.epoch),
-    }
-    rows = [(name[0].upper() + name[1:], value) for name, value in facts.items() if value]
-    parts = [table(("Reset of region", plan.region), rows)]
-    worst = plan.worst[:ROWS]
-    if worst:
-        head = ("Group", "Topic", "Partition", "Now", "Target", "Replayed", "Skipped", "Note")
-        parts.append(table(head, (_row(plan, line) for line in worst), numbers=range(2, 7)))
-    if plan.totals.moved > len(worst):
-        parts.append(f"Shown: the worst {len(worst)} of {plan.totals.moved:,} partitions that move.")
-    return "\n\n".join(parts)
-
-
-def _row(plan: Plan, line: PlanLine) -> tuple[str, ...]:
-    return (
-        line.partition.group,
-        line.partition.topic,
-        str(line.partition.partition),
-        _number(line.current),
-        _number(line.target),
-        _number(line.replay),
-        _number(line.skip),
-        "; ".join(plan.notes(line)),
-    )
-
-
-def _number(value: int | None) -> str:
-    return "?" if value is None else f"{value:,}"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """Return a table as markdown; the columns of these numbers are aligned to the right."""
-    right = set(numbers)
-    rule = ["---:" if place in right else "---" for place in range(len(head))]
-    return "\n".join(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in (head, rule, *rows))
-
-
-def _cell(text: str) -> str:
-    """Return a text that stays in its cell, whatever a group's name or a reason holds."""
-    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())

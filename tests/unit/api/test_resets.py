@@ -16,7 +16,7 @@ from airflow_kcr import errors
 from airflow_kcr.api import Plan, Region, ResetRequest, ResetView
 from airflow_kcr.api.checkpoints import reach
 from airflow_kcr.cli.reset import planned
-from airflow_kcr.operators.reset_form import markdown
+from airflow_kcr.operators.reset_texts import markdown
 from airflow_kcr.protocol.offsets import OffsetMap, SeekSource
 from airflow_kcr.protocol.region.commands import Reconcile
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, BaseOperator
 from airflow_kcr.api import Plan, Region, ResetRequest
 from airflow_kcr.hooks import stats
 from airflow_kcr.operators.reset import KcrApplyResetOperator, KcrApproveResetOperator
-from airflow_kcr.operators.reset_form import markdown
+from airflow_kcr.operators.reset_texts import markdown
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.commands import RecordResetAnswer, RequestReset
 from airflow_kcr.protocol.region.rows import RegionState, ResetAnswer, ResetCause

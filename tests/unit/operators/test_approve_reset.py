@@ -17,7 +17,7 @@ from airflow_kcr.operators.reset import (
     KcrChooseCheckpointOperator,
     KcrPlanResetOperator,
 )
-from airflow_kcr.operators.reset_form import markdown
+from airflow_kcr.operators.reset_texts import markdown
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicName

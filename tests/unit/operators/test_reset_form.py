@@ -11,7 +11,8 @@ from airflow.providers.common.compat.sdk import ParamValidationError
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.operators.reset_form import VALUED, reset_params, shown, target_of, truth
+from airflow_kcr.operators.reset_form import VALUED, reset_params, target_of, truth
+from airflow_kcr.operators.reset_texts import shown
 from airflow_kcr.protocol.targets import TARGETS, ByDuration, ToCheckpoint
 
 ZONE = "AIRFLOW__CORE__DEFAULT_TIMEZONE"
