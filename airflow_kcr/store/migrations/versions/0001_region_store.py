@@ -9,13 +9,7 @@ from alembic import op
 
 revision: Final = "0001"
 down_revision: Final = None
-branch_labels: Final = None
-depends_on: Final = None
 
 
 def upgrade() -> None:
     op.get_bind().exec_driver_sql(Path(__file__).with_suffix(".sql").read_text())
-
-
-def downgrade() -> None:
-    raise NotImplementedError("the store's migrations go forward only; go back by restoring a backup")

@@ -8,8 +8,6 @@ from alembic import op
 
 revision: Final = "0003"
 down_revision: Final = "0002"
-branch_labels: Final = None
-depends_on: Final = None
 
 
 def upgrade() -> None:
@@ -25,7 +23,3 @@ def upgrade() -> None:
             CONSTRAINT lag_sample_region_fkey FOREIGN KEY (region_id) REFERENCES kcr.region (id) ON DELETE CASCADE
         )
     """)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("the store's migrations go forward only; go back by restoring a backup")

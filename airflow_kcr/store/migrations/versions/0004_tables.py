@@ -8,13 +8,7 @@ from alembic import op
 
 revision: Final = "0004"
 down_revision: Final = "0003"
-branch_labels: Final = None
-depends_on: Final = None
 
 
 def upgrade() -> None:
     op.execute("ALTER TABLE kcr.checkpoint ADD COLUMN tables jsonb NOT NULL DEFAULT '[]'")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("the store's migrations go forward only; go back by restoring a backup")

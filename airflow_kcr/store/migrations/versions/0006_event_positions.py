@@ -8,8 +8,6 @@ from alembic import op
 
 revision: Final = "0006"
 down_revision: Final = "0005"
-branch_labels: Final = None
-depends_on: Final = None
 
 
 def upgrade() -> None:
@@ -22,7 +20,3 @@ def upgrade() -> None:
             CONSTRAINT event_position_region_fkey FOREIGN KEY (region_id) REFERENCES kcr.region (id) ON DELETE CASCADE
         )
     """)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("the store's migrations go forward only; go back by restoring a backup")
