@@ -254,16 +254,16 @@ class CheckpointCommitted(Goal):
 
     def is_reached(self, region: Region, now: datetime) -> bool:
         """Return whether it is settled; raise where it was aborted or undone."""
-        from airflow_kcr.protocol.region import plans, rows
+        from airflow_kcr.protocol.region import lookup, rows
 
-        row = plans.require_current(region, self.sequence)
+        row = lookup.require_current(region, self.sequence)
         return row.published_at is not None and row.committed is not rows.Committed.PENDING
 
     def missing(self, region: Region, now: datetime) -> Iterator[Wait]:
         """Yield what it waits for."""
-        from airflow_kcr.protocol.region import plans, waits
+        from airflow_kcr.protocol.region import lookup, waits
 
-        return waits.to_settle(region, plans.require_checkpoint(region, self.sequence))
+        return waits.to_settle(region, lookup.require_checkpoint(region, self.sequence))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

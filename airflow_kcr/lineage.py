@@ -34,7 +34,7 @@ from airflow_kcr.errors import CheckpointNotUsable, KcrError, StoreError, Unknow
 from airflow_kcr.floods import unflooded
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.plans import require_checkpoint
+from airflow_kcr.protocol.region.lookup import require_checkpoint
 from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (

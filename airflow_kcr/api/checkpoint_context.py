@@ -10,7 +10,7 @@ from airflow_kcr.api import reset_views
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View, of
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.plans import require_checkpoint
+from airflow_kcr.protocol.region.lookup import require_checkpoint
 from airflow_kcr.protocol.region.rows import Checkpoint, Requester
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Range, Timeline

@@ -15,7 +15,7 @@ from airflow_kcr.api.regions import Handle
 from airflow_kcr.api.views import AnswerColumns, RegionView, View, of
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import completion, plans, resets, retention, timelines
+from airflow_kcr.protocol.region import completion, lookup, resets, retention, timelines
 from airflow_kcr.protocol.region.archive import CheckpointPage, LogStart
 from airflow_kcr.protocol.region.commands import PinCheckpoint, RetireCheckpoints
 from airflow_kcr.protocol.region.events import CheckpointsRetired
@@ -149,7 +149,7 @@ class CheckpointView(View):
         Raises:
             UnknownCheckpoint: there is none of that sequence; the message names those that there are.
         """
-        row = plans.require_checkpoint(region, sequence)
+        row = lookup.require_checkpoint(region, sequence)
         request = region.request_of(row.request_id)
         is_open = region.open_checkpoint == sequence
         parts = completion.merged(region.contributions_to(sequence)) if is_open else EMPTY
@@ -400,7 +400,7 @@ class RegionCheckpoints(Handle):
             CheckpointNotUsable: there are several, of different boundaries.
         """
         region = self.read()
-        return CheckpointView.of(region, plans.of_run(region, dag_id, run_id))
+        return CheckpointView.of(region, lookup.of_run(region, dag_id, run_id))
 
     def between(self, after: datetime, up_to: datetime) -> tuple[int, ...]:
         """Return the current checkpoints that were aligned to a boundary between two instants, oldest first.
@@ -437,7 +437,7 @@ class RegionCheckpoints(Handle):
             UnknownCheckpoint: there is none.
             CheckpointNotUsable: there are several, of different boundaries.
         """
-        return plans.of_run(self.read(), dag_id, run_id, has_offsets=False)
+        return lookup.of_run(self.read(), dag_id, run_id, has_offsets=False)
 
     def ways_back(self, newest: int) -> tuple[WayBack, ...]:
         """Return the newest checkpoints that the region can go back to, and what each would mean, the newest first.
@@ -502,6 +502,6 @@ class RegionCheckpoints(Handle):
         return CheckpointView.of(partitions.repair(self.store, self.name, number, self.clusters), number)
 
     def _pinned(self, sequence: int, label: str, reason: str) -> CheckpointView:
-        known = plans.require_checkpoint(self.read(), CheckpointNumber(sequence)).sequence
+        known = lookup.require_checkpoint(self.read(), CheckpointNumber(sequence)).sequence
         pin = PinCheckpoint(sequence=known, label=label, reason=reason, who=self.requester.who)
         return CheckpointView.of(self.store.handle(self.name, pin), known)

@@ -16,7 +16,7 @@ from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.log_checks import is_strange_commit, strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import lost_logs, plans, timelines
+from airflow_kcr.protocol.region import lookup, lost_logs, timelines
 from airflow_kcr.protocol.region.commands import ReportReadBack
 from airflow_kcr.protocol.region.lag import NO_SAMPLE, LagFinding
 from airflow_kcr.protocol.region.rows import RestorePoint
@@ -238,7 +238,7 @@ def compare(region: StoredRegion, sequence: CheckpointNumber, clusters: Clusters
         UnknownCheckpoint: there is none of that sequence.
         CheckpointNotUsable: it has no offsets.
     """
-    row = plans.require_checkpoint(region, sequence)
+    row = lookup.require_checkpoint(region, sequence)
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one has offsets to compare")
     spec, offsets = stored_spec(region.spec.text), region.offsets_of(sequence) or EMPTY
@@ -309,7 +309,7 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
             "offsets when the "
             "region is started, or by applying its plan once more"
         )
-    row = plans.require_current(region, sequence)
+    row = lookup.require_current(region, sequence)
     if not is_restore_point(region, sequence):
         raise CheckpointRefused(
             f"checkpoint {sequence} is not the restore point of region {name}; Kafka is told no other checkpoint"

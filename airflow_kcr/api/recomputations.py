@@ -21,7 +21,7 @@ from airflow_kcr.protocol.region.commands import (
     RenewRecomputation,
     StartRecomputation,
 )
-from airflow_kcr.protocol.region.plans import require_checkpoint
+from airflow_kcr.protocol.region.lookup import require_checkpoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.spec import RegionSpec, stored_spec

@@ -21,7 +21,7 @@ from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, GroupNot
 from airflow_kcr.goals import ResetFinished
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import SeekEntry
-from airflow_kcr.protocol.region import first_starts, plans
+from airflow_kcr.protocol.region import first_starts, lookup, plans
 from airflow_kcr.protocol.region.archive import ATTEMPTS
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer
 from airflow_kcr.protocol.region.plans import Plan
@@ -109,7 +109,7 @@ class RegionResets(Handle):
         region, _ = _met(region, now, self.clusters)
         name = RequestId(request_id or f"{self.name}/{uuid.uuid4().hex[:12]}")
         found, _ = _planned(region, now, name, request, self.clusters)
-        named = plans.target_checkpoint(region, request)
+        named = lookup.target_checkpoint(region, request)
         soon = None if named is None or found.unreachable else reach_of(region, named).overtaken_at
         return replace(found, requester=requester or self.requester, overtaken_at=soon)
 
@@ -311,7 +311,7 @@ def _resolved(
 def _planned(
     region: StoredRegion, now: datetime, request_id: RequestId, request: ResetRequest, clusters: Clusters
 ) -> tuple[Plan, LogView]:
-    plans.require_usable(region, now, request)
+    lookup.require_usable(region, now, request)
     strange = sorted(str(p) for p in request.skip if p not in region.universe())
     if strange:
         raise InvalidTarget(f"records of {', '.join(strange)} can't be skipped: the region has no such partition")

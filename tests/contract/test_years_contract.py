@@ -16,7 +16,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.commands import ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.region.events import CheckpointsRetired
-from airflow_kcr.protocol.region.plans import of_run
+from airflow_kcr.protocol.region.lookup import of_run
 from airflow_kcr.protocol.region.retention import RETIRED_AT_ONCE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import Forgotten

@@ -16,7 +16,18 @@ from typing import Final
 from airflow_kcr import errors
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap
-from airflow_kcr.protocol.region import coverage, events, first_starts, plans, requests, resets, rows, specs, timelines
+from airflow_kcr.protocol.region import (
+    coverage,
+    events,
+    first_starts,
+    lookup,
+    plans,
+    requests,
+    resets,
+    rows,
+    specs,
+    timelines,
+)
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
 from airflow_kcr.protocol.region.state import Forgotten, Region, put
@@ -82,7 +93,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
         reset = _approved(region, reset, command.approved_digest)
     if command.resolved is not None:
         region = first_starts.met(region, now, command.logs, command.resolved)
-    plans.require_usable(region, now, reset)
+    lookup.require_usable(region, now, reset)
     if region.state in {rows.RegionState.HALTED, rows.RegionState.STARTING} and not reset.forced:
         raise errors.RegionInState(
             f"region {region.name} is {region.state} and can't drain; a forced reset goes from the last done positions"
@@ -148,7 +159,7 @@ def _opened(region: Region, now: datetime, reset: rows.PersonReset, seek: SeekMa
         rows.ResetCause.PERSON,
         seek,
         str(reset.target),
-        checkpoint=plans.target_checkpoint(region, reset),
+        checkpoint=lookup.target_checkpoint(region, reset),
         person=reset.request_id,
     )
 
@@ -226,7 +237,7 @@ def _begin_forced(region: Region, now: datetime, reset: rows.PersonReset) -> Reg
             f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is"
         )
     current = resets.last_done(region)
-    region = _abandon_unpublished(region, now, plans.target_checkpoint(region, reset))
+    region = _abandon_unpublished(region, now, lookup.target_checkpoint(region, reset))
     region = resets.gone_back_for_output(region, now, rows.ResetCause.PERSON)
     return _begin(replace(region, failures=0), now, reset, current, {})
 

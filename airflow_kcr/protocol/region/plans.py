@@ -1,8 +1,7 @@
 """A plan: what a person's reset would do, from its target in this region to the whole seek map.
 
-Targets are checkpoints on the current timeline; another branch only as an explicit forward jump, an open or aborted one
-only by name (`allow_partial`), its gaps marked. What needs the brokers' time index, or
-log bounds that no contribution brought, stays open: the first owner of each partition answers.
+What needs the brokers' time index, or log bounds that no contribution brought, stays open: the first owner of each
+partition answers. A checkpoint that lacks partitions has its gaps filled from earlier ones.
 
 Planning changes nothing and takes no lock. What is relative is shown as it would come out now, and is resolved again
 when the reset begins; a plan is applied under the epoch in which it was made, or refused.
@@ -17,161 +16,23 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Self
 
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, StalePlan, UnknownCheckpoint, UpsertNeedsConsent
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, StalePlan, UpsertNeedsConsent
 from airflow_kcr.protocol import documents, values
 from airflow_kcr.protocol.documents import FullDocument
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, write_offsets
-from airflow_kcr.protocol.region import first_starts, resets, rows, timelines
+from airflow_kcr.protocol.region import first_starts, lookup, resets, rows, timelines
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import UpsertSink
 from airflow_kcr.protocol.table_outputs import TableOutput
 from airflow_kcr.protocol.target_resolution import PlanLine, ignored, resolve
-from airflow_kcr.protocol.targets import Situation, Target, ToCheckpoint, ToRun
-from airflow_kcr.protocol.values import GroupPartition, Offset, few, format_instant
+from airflow_kcr.protocol.targets import Situation, Target
+from airflow_kcr.protocol.values import GroupPartition, Offset, format_instant
 
-# The target
+# Where each partition goes
 
 LOOK_BACK: Final = 20
 """How many checkpoints before the one that is gone to are searched for a partition that it lacks."""
-
-
-def target_checkpoint(region: Region, request: rows.ResetRequest) -> values.CheckpointNumber | None:
-    """Return the checkpoint that a person's target names; None for any other target.
-
-    Raises:
-        UnknownCheckpoint: there is none of that number, or no checkpoint of that DAG run on the current timeline.
-        CheckpointNotUsable: the run has checkpoints of several boundaries; the message lists them.
-    """
-    match request.target:
-        case ToCheckpoint(sequence=sequence):
-            if region.checkpoint_of(sequence) is None:
-                raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; list them to choose one")
-            return sequence
-        case ToRun(dag_id=dag_id, run_id=run_id):
-            return of_run(region, dag_id, run_id)
-        case _:
-            return None
-
-
-def require_checkpoint(region: Region, sequence: values.CheckpointNumber) -> rows.Checkpoint:
-    """Return a checkpoint's row.
-
-    Raises:
-        UnknownCheckpoint: there is none of that sequence; the message names those that there are.
-    """
-    row = region.checkpoint_of(sequence)
-    if row is None:
-        known = [str(other.sequence) for other in region.archive.checkpoints(last=10)]
-        newest = f"its newest are {', '.join(known)}" if known else "it has none yet"
-        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; {newest}")
-    return row
-
-
-def require_current(region: Region, sequence: values.CheckpointNumber) -> rows.Checkpoint:
-    """Return a checkpoint's row if it describes the region's past, or may yet come to.
-
-    Raises:
-        UnknownCheckpoint: there is none of that sequence.
-        CheckpointNotUsable: it was aborted, or a reset has undone it; the message says which.
-    """
-    row = require_checkpoint(region, sequence)
-    if row.undone_by is not None:
-        raise CheckpointNotUsable(
-            f"checkpoint {sequence} of region {region.name} was undone by a reset, which opened timeline "
-            f"{row.undone_by}; its records are processed again, and the checkpoint that holds them has another number"
-        )
-    if row.state is rows.CheckpointState.ABORTED:
-        raise CheckpointNotUsable(f"checkpoint {sequence} of region {region.name} was aborted: {row.abort_reason}")
-    return row
-
-
-def of_run(region: Region, dag_id: str, run_id: str, *, has_offsets: bool = True) -> values.CheckpointNumber:
-    """Return the newest current checkpoint that answered a request of a DAG run.
-
-    Args:
-        region: the region.
-        dag_id: the run's DAG.
-        run_id: the run.
-        has_offsets: whether it has to have its offsets still; else it may be retired.
-
-    Raises:
-        UnknownCheckpoint: there is none; the message says so if there was one, and a reset has undone it.
-        CheckpointNotUsable: there are several, of different boundaries; the message lists them.
-    """
-    asked = region.archive.requests_of_run(dag_id, run_id)
-    answers = sorted({request.sequence for request in asked if request.sequence is not None})
-    checkpoints = [row for sequence in answers if (row := region.checkpoint_of(sequence)) is not None]
-    found = [row for row in checkpoints if row.is_current and (row.is_complete or not has_offsets)]
-    if not found:
-        raise UnknownCheckpoint(
-            f"no checkpoint on the current timeline belongs to the run {run_id} of DAG {dag_id}"
-            + "".join(_undone(row) for row in checkpoints[-1:])
-        )
-    bounds = {c.boundary for c in found}
-    if len(bounds) > 1:
-        listed = ", ".join(f"{c.sequence} (boundary {c.boundary})" for c in found)
-        raise CheckpointNotUsable(
-            f"the run {run_id} of DAG {dag_id} has several checkpoints: {listed}; name one of them"
-        )
-    return found[-1].sequence
-
-
-def _undone(row: rows.Checkpoint) -> str:
-    """What a run may do whose checkpoint a reset has undone; empty: none has."""
-    if row.undone_by is None:
-        return ""
-    return (
-        f": its checkpoint, checkpoint {row.sequence}, was undone by a reset, which opened timeline "
-        f"{row.undone_by}; clear the "
-        "task that asked for it, and it asks for a new one"
-    )
-
-
-def require_usable(region: Region, now: datetime, request: rows.ResetRequest) -> None:
-    """Refuse a target that can't be used as it is asked for, before anything is stored.
-
-    Raises:
-        InvalidTarget: the scope, or a file's entry, names what is not in the region; a time lies in the future.
-        UnknownCheckpoint, CheckpointNotUsable: the message says which option would allow it, if one would.
-    """
-    partitions = region.universe()
-    request.scope.select(partitions)
-    request.target.require_fit(partitions, request.scope)
-    request.target.time_needed(now)
-    sequence = target_checkpoint(region, request)
-    row = None if sequence is None else region.checkpoint_of(sequence)
-    if sequence is None or row is None:
-        return
-    if row.state is rows.CheckpointState.RETIRED:
-        raise CheckpointNotUsable(f"checkpoint {sequence} is retired; its offsets are gone")
-    if not row.is_complete and not request.allow_partial:
-        raise CheckpointNotUsable(
-            f"checkpoint {sequence} is {row.state}, not complete; allow_partial uses it with its gaps filled and marked"
-        )
-    if row.is_complete and not row.is_current and not request.forward:
-        raise CheckpointNotUsable(
-            f"checkpoint {sequence} is not on the current timeline: timeline {row.undone_by} opened before it; a "
-            f"forward jump (--forward) goes there without processing what lies between; "
-            f"missing: {missing_text(region, row)}"
-        )
-    lost = [p for p in timelines.lost_to(region, sequence) if p in request.scope]
-    if lost:
-        named = ", ".join(sorted({p.topic for p in lost}))
-        raise CheckpointNotUsable(
-            f"checkpoint {sequence} is older than its topic: {named} was deleted and created again since, so its "
-            "offsets mean other records now; choose a newer checkpoint, or leave that topic out of the scope"
-        )
-
-
-def missing_text(region: Region, row: rows.Checkpoint) -> str:
-    """Return what a forward jump to a checkpoint of another branch would leave out, by partition."""
-    gaps = [
-        f"{p} [{position}, {o})"
-        for p, o in (region.offsets_of(row.sequence) or EMPTY).items()
-        if (position := region.claim_of(p).position) is not None and position < o
-    ]
-    return few(gaps, 10) or "nothing"
 
 
 def seek_map(
@@ -193,7 +54,7 @@ def seek_map(
     Raises:
         CheckpointNotUsable: the log no longer has an offset that the target remembers.
     """
-    sequence = target_checkpoint(region, request)
+    sequence = lookup.target_checkpoint(region, request)
     partitions = region.universe_in_order()
     in_scope = frozenset(p for p in partitions if p in request.scope)
     if _needs_owners(request.target, in_scope, seen):
@@ -473,11 +334,11 @@ def plan(region: Region, now: datetime, request_id: values.RequestId, request: r
         log: boundaries and time look-ups of the partitions in scope, as the target needs.
 
     Raises:
-        InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied; see `plans.require_usable`.
+        InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied; see `lookup.require_usable`.
         KeyError: the log was read without what the target needs.
     """
-    require_usable(region, now, request)
-    partitions, sequence = region.universe_in_order(), target_checkpoint(region, request)
+    lookup.require_usable(region, now, request)
+    partitions, sequence = region.universe_in_order(), lookup.target_checkpoint(region, request)
     offsets, fills = checkpoint_offsets(region, sequence, partitions)
     is_undrained = request.forced or region.state is rows.RegionState.STOPPED
     situation = Situation(

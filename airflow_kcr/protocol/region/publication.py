@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from airflow_kcr.errors import CheckpointRefused, NotClaimed, UnknownCheckpoint
+from airflow_kcr.errors import CheckpointRefused, NotClaimed
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import coverage, events, resets
+from airflow_kcr.protocol.region import coverage, events, lookup, resets
 from airflow_kcr.protocol.region.commands import PublishCheckpoint, ReportPublished, ReportReadBack
 from airflow_kcr.protocol.region.rows import CheckpointState, Committed, RestorePoint
 from airflow_kcr.protocol.region.state import Region, put
@@ -24,9 +24,7 @@ def publish(region: Region, now: datetime, report: ReportPublished | PublishChec
         CheckpointRefused: it is not complete, or an earlier checkpoint has to be published first.
     """
     sequence = report.sequence
-    checkpoint = region.checkpoint_of(sequence)
-    if checkpoint is None:
-        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
+    checkpoint = lookup.require_checkpoint(region, sequence)
     if checkpoint.published_at is not None:
         return region
     if checkpoint.state is not CheckpointState.COMPLETE:

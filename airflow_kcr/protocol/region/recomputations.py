@@ -12,7 +12,7 @@ from typing import Final
 
 from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused, UnknownCheckpoint
 from airflow_kcr.protocol.region import commands, events, rows
-from airflow_kcr.protocol.region.plans import require_checkpoint
+from airflow_kcr.protocol.region.lookup import require_checkpoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RequestId, format_instant, narrowed, replace
 

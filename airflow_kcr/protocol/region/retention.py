@@ -10,8 +10,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
-from airflow_kcr.protocol.region import events
+from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.protocol.region import events, lookup
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import PinCheckpoint
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RegionState
@@ -166,13 +166,12 @@ def pin(region: Region, now: datetime, request: PinCheckpoint) -> Region:
         UnknownCheckpoint: there is none of that number.
         CheckpointNotUsable: it has no offsets (open, aborted or retired), so that pinning would keep nothing.
     """
-    sequence, label, reason = request.sequence, request.label, request.reason
-    row = region.checkpoint_of(sequence)
-    if row is None:
-        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
+    row = lookup.require_checkpoint(region, request.sequence)
     if not row.is_complete:
-        raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one can be pinned")
-    if (row.pinned_as, row.pin_reason) == (label, reason):
+        raise CheckpointNotUsable(f"checkpoint {row.sequence} is {row.state}; only a complete one can be pinned")
+    pinned = replace(row, pinned_as=request.label, pin_reason=request.reason)
+    if pinned == row:
         return region
-    region = replace(region, retire_at=now).with_checkpoint(replace(row, pinned_as=label, pin_reason=reason))
-    return region.record(now, events.CheckpointPinned(sequence=sequence, name=label, reason=reason, who=request.who))
+    region = replace(region, retire_at=now).with_checkpoint(pinned)
+    body = events.CheckpointPinned(sequence=row.sequence, name=request.label, reason=request.reason, who=request.who)
+    return region.record(now, body)

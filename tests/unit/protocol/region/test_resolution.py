@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource
-from airflow_kcr.protocol.region import plans
+from airflow_kcr.protocol.region import lookup, plans
 from airflow_kcr.protocol.region.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import CheckpointState, Contribution, PersonReset, PersonResetState, Requester
 from airflow_kcr.protocol.region.state import Region
@@ -51,7 +51,7 @@ def wanted(
 
 
 def usable(driver: Driver, reset: PersonReset) -> None:
-    plans.require_usable(driver.region, driver.clock.now, reset)
+    lookup.require_usable(driver.region, driver.clock.now, reset)
 
 
 def offsets(driver: Driver, target: Target, *, scope: Scope = EVERYTHING, read: bool = True) -> list[int | None]:
@@ -79,10 +79,10 @@ def run_of(driver: Driver, run: str, *, hours: float | None = None) -> Checkpoin
 def test_a_checkpoint_is_meant_by_its_sequence() -> None:
     driver = running()
     checkpoint = checkpoints_of_ten(driver, 1)[0]
-    assert plans.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=checkpoint))) == checkpoint
+    assert lookup.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=checkpoint))) == checkpoint
     with pytest.raises(UnknownCheckpoint, match="no checkpoint 99; list them"):
-        plans.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=CheckpointNumber(99))))
-    assert plans.target_checkpoint(driver.region, wanted(driver, ToInitial())) is None
+        lookup.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=CheckpointNumber(99))))
+    assert lookup.target_checkpoint(driver.region, wanted(driver, ToInitial())) is None
 
 
 def test_a_run_is_its_newest_complete_checkpoint_on_the_path() -> None:
@@ -90,7 +90,7 @@ def test_a_run_is_its_newest_complete_checkpoint_on_the_path() -> None:
     run_of(driver, "r1")
     again = run_of(driver, "r1")
     run_of(driver, "r2")
-    assert plans.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1"))) == again
+    assert lookup.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1"))) == again
 
 
 @pytest.mark.parametrize(("dag", "run"), [("checkpoint", "r9"), ("other", "r1")])
@@ -98,7 +98,7 @@ def test_a_run_without_a_checkpoint_on_the_path_is_none(dag: str, run: str) -> N
     driver = running()
     run_of(driver, "r1")
     with pytest.raises(UnknownCheckpoint, match=f"on the current timeline belongs to the run {run} of DAG"):
-        plans.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id=dag, run_id=run)))
+        lookup.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id=dag, run_id=run)))
 
 
 def test_a_run_whose_only_checkpoint_was_undone_has_none() -> None:
@@ -111,7 +111,7 @@ def test_a_run_whose_only_checkpoint_was_undone_has_none() -> None:
         "that asked"
     )
     with pytest.raises(UnknownCheckpoint, match=undone):
-        plans.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r2")))
+        lookup.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r2")))
 
 
 def test_a_run_with_checkpoints_of_several_boundaries_is_refused_with_their_list() -> None:
@@ -121,7 +121,7 @@ def test_a_run_with_checkpoints_of_several_boundaries_is_refused_with_their_list
         located(driver, boundary(hours), 10 * hours)
         checkpoints.append(run_of(driver, "r1", hours=hours))
     with pytest.raises(CheckpointNotUsable, match="several checkpoints") as refused:
-        plans.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1")))
+        lookup.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1")))
     assert all(f"{checkpoint} (boundary " in refused.value.message for checkpoint in checkpoints)
     assert "name one of them" in refused.value.message
 
@@ -176,13 +176,13 @@ def test_what_is_missing_is_counted_beyond_the_first_ten_and_nothing_where_nothi
     driver = running(partitions=12)
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     row = driver.region.checkpoints[checkpoint]
-    assert plans.missing_text(driver.region, row) == "nothing"
+    assert lookup.missing_text(driver.region, row) == "nothing"
     earlier = {p: replace(c, position=Offset(0)) for p, c in driver.region.claims.items()}
-    text = plans.missing_text(replace(driver.region, claims=earlier), row)
+    text = lookup.missing_text(replace(driver.region, claims=earlier), row)
     assert text.count("[0, 10)") == 10
     assert text.endswith(" and 2 more")
     unknown = {p: replace(c, position=None) for p, c in driver.region.claims.items()}
-    assert plans.missing_text(replace(driver.region, claims=unknown), row) == "nothing"
+    assert lookup.missing_text(replace(driver.region, claims=unknown), row) == "nothing"
 
 
 # -- the whole map ----------------------------------------------------------------------------------------------------
