@@ -52,6 +52,11 @@ def words_in(text: str, words: Mapping[str, str] = RETIRED, *, but: Collection[s
     ]
 
 
+def may_have(source: str, words: Collection[str]) -> bool:
+    """Tell whether one of the words is in a module, be it prose or not, or broken into lines."""
+    return re.search("|".join(r"[\s#]+".join(word.split()) for word in words), source.lower()) is not None
+
+
 def prose_of(source: str) -> Iterator[tuple[int, str]]:
     """Yield the comments and docstrings of a module, each with its line."""
     docstrings = {

@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, NewType, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import StoreError
@@ -110,6 +110,7 @@ def comparable(value: events.Body) -> dict[str, object]:
 def test_every_event_comes_back_as_it_was(kind: str) -> None:
     body = BODIES[kind]
 
+    @settings(max_examples=30)  # the kinds are many, and have their fields' types in common
     @given(values_of(body))
     def check(value: events.Body) -> None:
         read = event_from_json(kind, through_text(write(value, body)))
