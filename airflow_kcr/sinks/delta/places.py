@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import unquote
 
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
 from airflow_kcr.protocol import documents
+from airflow_kcr.protocol.values import Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.delta.features import require_writable
 from airflow_kcr.sinks.delta.files import append, now, removed
+from airflow_kcr.sinks.files.folder import AT_ONCE
 from airflow_kcr.sinks.tables.labels import BATCH, of_region
 from airflow_kcr.sinks.tables.owned import NOTE, TablePlace, spark_uri
 
@@ -22,7 +26,15 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.fs import FileSystem
 
+R = TypeVar("R")
+T = TypeVar("T")
+
 PACKAGE: Final = "airflow-kcr[delta]"
+
+LOG: Final = "_delta_log"
+
+_REFUSED: Final = ("Permission denied", "AccessDenied", "403 Forbidden")
+"""What disks and object stores say where a right is missing; delta-rs has no error of its own for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,9 @@ class NotedDelta:
     told: Mapping[str, str] | None = None
     """What that commit says of itself; None: its entry was not read."""
 
+    last: dict[Timeline, int | None] = field(default_factory=dict)
+    """The last checkpoint of each timeline that was asked for: delta-rs goes through the log each time."""
+
     @property
     def application(self) -> str:
         """The name of the sink's transactions."""
@@ -47,8 +62,10 @@ class NotedDelta:
 
     def has_shown(self, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint was published, or a later one of its timeline."""
-        last = self.table.transaction_version(f"{self.application}/{checkpoint.timeline}")
-        return last is not None and checkpoint.sequence <= last
+        timeline = checkpoint.timeline
+        if timeline not in self.last:
+            self.last[timeline] = self.table.transaction_version(f"{self.application}/{timeline}")
+        return checkpoint.sequence <= (self.last[timeline] or 0)
 
 
 def application_of(owner: SinkOwner) -> str:
@@ -127,13 +144,37 @@ class DeltaPlace(TablePlace[NotedDelta]):
         """Refuse a table with features that a commit of files alone does not do."""
         require_writable(self.load(), f"{self._who}: table {self}")
 
+    def each(self, read: Callable[[T], R], files: Iterable[T]) -> list[R]:
+        """Return what was read of each file; those of a disk one after the other: threads take longer than it does."""
+        if self._is_local:
+            return list(map(read, files))
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            return list(threads.map(read, files))
+
+    def require_granted(self) -> None:
+        """Refuse a log that may not be written to, which else would show when a checkpoint is published.
+
+        Raises:
+            ConfigurationError: it may not.
+            SinkError: the storage is away.
+        """
+        # Readers of a log pass over names that are not its own.
+        probe = f"{LOG}/_kcr-{uuid.uuid4().hex}.tmp"
+        with self.asked("be written to"):
+            self.files.open_output_stream(probe).close()
+            self.files.delete_file(probe)
+
+    @property
+    def _is_local(self) -> bool:
+        return self._uri.startswith("file://")
+
     @cached_property
     def files(self) -> FileSystem:
         """What is in the table's folder."""
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
-        if self._uri.startswith("file://"):
+        if self._is_local:
             # Each read by delta-rs goes through Python, which takes ten times as long.
             return SubTreeFileSystem(unquote(self._uri.removeprefix("file://")), LocalFileSystem())
         return PyFileSystem(DeltaStorageHandler(self._uri, self._options))
@@ -143,4 +184,8 @@ class DeltaPlace(TablePlace[NotedDelta]):
 
         if isinstance(error, TableNotFoundError):
             return ConfigurationError(f"{self._who}: there is no Delta table {self}; create it, then start again")
+        if any(word in str(error) for word in _REFUSED):
+            return ConfigurationError(
+                f"{self._who}: table {self} may not {what}; grant the right to its folder and log"
+            )
         return SinkError(f"{self._who}: table {self} could not {what}: {type(error).__name__}")

@@ -16,16 +16,13 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.sinks.delta.features import columns_of, require_writable
 from airflow_kcr.sinks.delta.files import added, append, named, removed
 from airflow_kcr.sinks.delta.places import DeltaPlace, NotedDelta, note_of
-from airflow_kcr.sinks.files.folder import AT_ONCE
 from airflow_kcr.sinks.files.layout import DataFile, Manifest
 from airflow_kcr.sinks.tables.columns import TableColumn
 from airflow_kcr.sinks.tables.labels import BATCH, COLUMNS, Labels, Writers
@@ -59,6 +56,11 @@ class DeltaTable(OwnedTable[NotedDelta]):
     _looked_to = 0
     """Up to which version the log holds no RESTORE that takes rows of the sink; others may commit for long."""
 
+    def check(self) -> None:
+        """Check the right to its log too; otherwise as of each table."""
+        self._place.require_granted()
+        super().check()
+
     def _take(self) -> None:
         from deltalake.schema import Field, PrimitiveType
 
@@ -71,10 +73,7 @@ class DeltaTable(OwnedTable[NotedDelta]):
             table.alter.set_column_metadata(BATCH, {NOTE: note_of(self.target.owner)})
 
     def _require_whole(self, noted: NotedDelta) -> None:
-        try:
-            require_writable(noted.table, self._where)
-        except ConfigurationError as error:
-            raise SinkError(error.message) from error
+        require_writable(noted.table, self._where)
         lost = COLUMNS.keys() - {field.name for field in noted.table.schema().fields}
         if lost:
             raise self._lost(sorted(lost))
@@ -133,7 +132,7 @@ class DeltaTable(OwnedTable[NotedDelta]):
                 since = newest.history(newest.version() - version + 1)
                 if not any(attempt in commit.get("userMetadata", "") for commit in since):
                     return None
-        return replace(noted, commits=version, told=told)
+        return replace(noted, commits=version, told=told, last={})
 
     def _version(self, noted: NotedDelta, manifest: Manifest) -> TableVersion | None:
         owner, told = self.target.owner, noted.told
@@ -173,8 +172,7 @@ class DeltaTable(OwnedTable[NotedDelta]):
         def add(file: DataFile) -> AddAction:
             return added(self._place.files, f"{where}/{file.path}", file.bytes, split)
 
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            return list(threads.map(add, manifest.files))
+        return self._place.each(add, manifest.files)
 
     def _rewrite(self, table: Metadata, out: Labels, manifest: Manifest, properties: CommitProperties) -> None:
         """Write what files have beside the rows that go, and the rows of a manifest, into new files."""

@@ -259,18 +259,15 @@ class OwnedTable(Table, ABC, Generic[N]):
         Raises:
             SinkError: it isn't the table that the sink has written to, or lacks what the sink has committed.
         """
-        try:
+        with _going_on():
             noted = self._own()
-        except ConfigurationError as error:
-            # A table that was there is put back, and the sink goes on: no member has to be started again.
-            raise SinkError(error.message) from error
-        if noted is None:
-            raise SinkError(
-                f"{self._where} is not the one that this sink has written to: it was dropped and made anew, or its "
-                f"note {NOTE} was removed; put it back as it was, or stop the region and accept it as it is with "
-                f"{self._take_over}"
-            )
-        self._require_whole(noted)
+            if noted is None:
+                raise SinkError(
+                    f"{self._where} is not the one that this sink has written to: it was dropped and made anew, or its "
+                    f"note {NOTE} was removed; put it back as it was, or stop the region and accept it as it is with "
+                    f"{self._take_over}"
+                )
+            self._require_whole(noted)
         return noted
 
     def _lost(self, columns: Collection[str]) -> SinkError:
@@ -396,7 +393,8 @@ class OwnedTable(Table, ABC, Generic[N]):
                 return None
             if change.manifest is not None:
                 require_taken(change.manifest.schemas_of_files(), self._columns(noted), self._where)
-            noted = self._commit(noted, change)
+            with _going_on():
+                noted = self._commit(noted, change)
             if noted is not None:
                 return noted
         raise self._busy()
@@ -432,6 +430,15 @@ class OwnedTable(Table, ABC, Generic[N]):
         for manifest in filter(None, map(Manifest.of, self.folder.read_all(places))):
             yield from map(self._label, manifest.labels or manifest.batches)
         yield from (self._label(layout.label(checkpoint, number)) for number in numbers)
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Have a table tried again that is wrong under a member: it is put back, or the right to it granted again."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise SinkError(error.message) from error
 
 
 def is_kept(row: Checkpoint) -> bool:

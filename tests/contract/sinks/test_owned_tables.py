@@ -5,12 +5,15 @@ The catalog of Iceberg is a database of a real Postgres, or Iceberg's own REST c
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,12 +50,16 @@ from tests.support.table_files import (
     Warehouse,
     at_commits,
     both,
+    complete,
     delta_folder,
     over,
     reset,
     rest_warehouse,
     warehouse,
 )
+
+NOBODY = 65534
+"""A user that owns nothing."""
 
 AWAY = "http://user:secret@127.0.0.1:9"
 """Where nothing listens."""
@@ -223,6 +230,46 @@ def test_a_folder_that_can_not_be_written_to_is_refused_before_anything_is_consu
     with pytest.raises(ConfigurationError, match=r"table .*/only is append-only"):
         own(files, kind, table=str(tmp_path / "only")).check()
     own(files, kind, table="${URI}").check()
+
+
+@contextmanager
+def log_read_only(table: Path) -> Iterator[None]:
+    """Let this process, also if it is root's, read a table and write to its folder, but not to its log."""
+    log, user = table / "_delta_log", os.geteuid()
+    for folder in log.parents:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(0o755)
+    if not user:
+        for path in (table, *table.rglob("*")):
+            if log not in (path, *path.parents):
+                os.chown(path, NOBODY, NOBODY)
+    log.chmod(0o555)
+    try:
+        if not user:
+            os.seteuid(NOBODY)
+        yield
+    finally:
+        os.seteuid(user)
+        log.chmod(0o755)
+
+
+@pytest.mark.parametrize("where", ["delta"], indirect=True)
+def test_a_log_that_may_not_be_written_to_is_refused_before_anything_is_consumed_and_told_under_a_member(
+    files: TableFiles,
+) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+    before = files.owned.version()
+    with log_read_only(Path(files.owned.location().removeprefix("file://"))):
+        with pytest.raises(
+            ConfigurationError, match=r"sink out of group group: table \S+ may not be written to; grant"
+        ):
+            files.sink.check()
+        with pytest.raises(SinkError, match="may not"):
+            files.sink.publish(sequence)
+    assert files.owned.version() == before
+    files.sink.publish(sequence)
+    assert files.rows() == files.records()
 
 
 def test_a_table_of_another_region_is_refused(files: TableFiles, kind: SinkKind) -> None:
