@@ -14,7 +14,6 @@ from airflow_kcr.kafka.settings import (
     client_id,
     instance_id,
     member_settings,
-    participants,
     subscription,
     without_secrets,
 )
@@ -153,10 +152,8 @@ def test_the_client_does_not_see_the_topics_that_a_group_excludes() -> None:
     assert settings["topic.blacklist"] == "^a[.]b$,^a-c$"
 
 
-def test_the_participants_have_every_static_member_and_no_dynamic_one() -> None:
-    expected = {f"kcr.flights.delays.{i:04}": MemberId(GROUP, i) for i in range(3)}
-    assert participants(REGION, GroupRules(group_id=GROUP, members=3)) == expected
-    assert participants(REGION, GroupRules(group_id=GROUP, members=3, static_membership=False)) == {}
+def test_a_member_is_named_by_its_region_its_group_and_its_index() -> None:
+    assert instance_id(REGION, MemberId(GROUP, 2)) == "kcr.flights.delays.0002"
 
 
 @given(st.text(min_size=1, max_size=255), st.integers(0, 20_000), st.integers(0, 20_000))
