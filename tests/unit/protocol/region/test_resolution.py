@@ -80,7 +80,7 @@ def test_a_checkpoint_is_meant_by_its_sequence() -> None:
     driver = running()
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     assert lookup.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=checkpoint))) == checkpoint
-    with pytest.raises(UnknownCheckpoint, match="no checkpoint 99; list them"):
+    with pytest.raises(UnknownCheckpoint, match="no checkpoint 99; its newest are"):
         lookup.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=CheckpointNumber(99))))
     assert lookup.target_checkpoint(driver.region, wanted(driver, ToInitial())) is None
 
