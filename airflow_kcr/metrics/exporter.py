@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from airflow_kcr.api.checkpoints import reach_of
@@ -70,9 +69,7 @@ class KeptClusters:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lent.clear()
         self.close_unused()
 

@@ -19,7 +19,6 @@ from collections.abc import Sequence as Rows
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 from airflow_kcr import errors
@@ -120,9 +119,7 @@ class RegionStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def handle(self, name: values.RegionName, command: commands.Command[A]) -> A:
