@@ -17,7 +17,7 @@ from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.invariants.accounting import Redelivery, redeliveries
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import Batch, Outcome, Requester
+from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome, Requester
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, GroupPartition, Offset, RegionName
 from airflow_kcr.store.regions import RegionStore
@@ -55,7 +55,7 @@ class RecordStart(View):
         *of("batch", "epoch", "timeline", "sequence", "started_at", "finished_at"),
         "outcome",
         ("cause", lambda s: s.cause or None),
-        "checkpoint",
+        *("checkpoint", "revision"),
         ("runs", lambda s: [{"dag_id": run.dag_id, "run_id": run.run_id} for run in s.runs]),
     )
 
@@ -71,6 +71,9 @@ class RecordStart(View):
 
     checkpoint: CheckpointNumber | None
     """The checkpoint that has it; None: it does not count, or is in none yet."""
+
+    revision: int
+    """The revision of that checkpoint that replaced what this group had written; 0: it stands as it was written."""
 
     runs: tuple[Requester, ...]
     """The DAG runs that have asked for that checkpoint."""
@@ -205,8 +208,9 @@ class _Record:
             outcome=outcome,
             process=self._process(batch),
             cause="" if earlier is None else self._cause(batch, earlier),
-            checkpoint=checkpoint,
-            runs=() if checkpoint is None else self._runs(checkpoint),
+            checkpoint=None if checkpoint is None else checkpoint.sequence,
+            revision=0 if checkpoint is None else checkpoint.revision_of(self.partition.group),
+            runs=() if checkpoint is None else self._runs(checkpoint.sequence),
         )
 
     def _cause(self, batch: Batch, earlier: Epoch) -> str:
@@ -214,10 +218,9 @@ class _Record:
         back = self.region.archive.went_back(self.partition, self.offset, earlier)
         return _UNACCOUNTED if back is None or back.epoch > batch.epoch else str(back.cause)
 
-    def _checkpoint(self, batch: Batch) -> CheckpointNumber | None:
+    def _checkpoint(self, batch: Batch) -> Checkpoint | None:
         """Return the checkpoint that has what a batch did: the first on the current timeline that lies beyond it."""
-        found = self.region.archive.holding(self.partition, self.offset, batch.sequence)
-        return None if found is None else found.sequence
+        return self.region.archive.holding(self.partition, self.offset, batch.sequence)
 
     def _runs(self, checkpoint: CheckpointNumber) -> tuple[Requester, ...]:
         asked = self.region.archive.requests_for([checkpoint])

@@ -176,10 +176,22 @@ ledger_app = typer.Typer(
 
 STARTED: Final = (
     *("group", "topic", "partition", "offset", "fate", "batch", "member_id", "incarnation", "process", "epoch"),
-    *("timeline", "sequence", "started_at", "finished_at", "outcome", "cause", "checkpoint", "runs"),
+    *("timeline", "sequence", "started_at", "finished_at", "outcome", "cause", "checkpoint", "revision", "runs"),
 )
 _STARTED_TABLE: Final = (
-    *("group", "fate", "started_at", "batch", "member_id", "epoch", "outcome", "cause", "checkpoint", "runs"),
+    *(
+        "group",
+        "fate",
+        "started_at",
+        "batch",
+        "member_id",
+        "epoch",
+        "outcome",
+        "cause",
+        "checkpoint",
+        "revision",
+        "runs",
+    ),
 )
 
 Group = Annotated[

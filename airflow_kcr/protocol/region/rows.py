@@ -524,6 +524,10 @@ class Checkpoint:
         """How often its output was replaced."""
         return max((one.revision for one in self.recomputations), default=0)
 
+    def revision_of(self, group: values.GroupId) -> int:
+        """Return the newest revision that replaced a group's output; 0: none has."""
+        return max((one.revision for one in self.recomputations if group in one.groups), default=0)
+
     @property
     def is_open(self) -> bool:
         """Whether its members contribute, or will."""

@@ -52,6 +52,12 @@ def newest(driver: Driver) -> CheckpointNumber:
     return found
 
 
+def revisions(driver: Driver) -> list[int]:
+    """The revision that has replaced what was made of a record, of one in each checkpoint."""
+    found = [region(driver).record(f"t:0:{offset}") for offset in (5, 15)]
+    return [one.starts[-1].revision for (one,) in found]
+
+
 def test_it_is_begun_kept_alive_and_done(driver: Driver) -> None:
     wanted = region(driver).recompute(newest(driver), request_id="again")
     assert wanted.done() is None
@@ -59,6 +65,7 @@ def test_it_is_begun_kept_alive_and_done(driver: Driver) -> None:
     ranges = {p: (Range(Offset(10), Offset(20)),) for p in driver.region.claims}
     begun = wanted.begin(wanted.groups(), ranges)
     assert begun.requester.who == "somebody"
+    assert revisions(driver) == [0, 0]
     wanted.require_wanted()
     wanted.wait_for_resets(time.monotonic() + 60)
     view = wanted.finish([{p: held for p, (held,) in ranges.items()}])
@@ -66,6 +73,7 @@ def test_it_is_begun_kept_alive_and_done(driver: Driver) -> None:
     again = region(driver).recompute(newest(driver), request_id="again").done()
     assert again is not None
     assert again.to_json() == view.to_json()
+    assert revisions(driver) == [0, 1]
     assert region(driver).verify().violations == ()
 
 

@@ -39,7 +39,7 @@ def test_a_record_in_a_checkpoint_has_its_batch_its_member_and_its_dag_run(kcr: 
     assert (start["outcome"], start["cause"], start["checkpoint"]) == ("done", None, batch.sequence)
     assert start["runs"] == [{"dag_id": RUN.dag_id, "run_id": RUN.run_id}]
     line = kcr("ledger", "record", "flights", "t:0:3", "-o", "csv").stdout.splitlines()[1]
-    assert line.endswith(f",{batch.sequence},checkpoints/scheduled__2026-01-01T00:00:00+00:00")
+    assert line.endswith(f",{batch.sequence},0,checkpoints/scheduled__2026-01-01T00:00:00+00:00")
 
 
 def test_a_record_that_was_begun_again_says_why(kcr: Kcr, played: Driver) -> None:
