@@ -29,8 +29,8 @@ from airflow_kcr.protocol.values import (
     Offset,
     RequestId,
     TopicId,
-    checked_instant,
     format_instant,
+    instant_of,
 )
 
 _NEXT: Final = timedelta(microseconds=1)
@@ -411,10 +411,11 @@ class RegionCheckpoints(Handle):
 
         Raises:
             UnknownCheckpoint: there is none.
+            ConfigurationError: an instant has no zone.
         """
-        region, found = self.read(), list[int]()
-        row = region.archive.covering(checked_instant(after) + _NEXT)
-        while row is not None and row.boundary is not None and row.boundary <= up_to:
+        region, found, last = self.read(), list[int](), instant_of("up_to", up_to)
+        row = region.archive.covering(instant_of("after", after) + _NEXT)
+        while row is not None and row.boundary is not None and row.boundary <= last:
             found.append(row.sequence)
             row = region.archive.covering(row.boundary + _NEXT)
         if not found:
@@ -426,7 +427,7 @@ class RegionCheckpoints(Handle):
 
     def at(self, boundary: datetime) -> Checkpoint | None:
         """Return the current checkpoint that is aligned to a boundary, an instant with a zone; None: there is none."""
-        instant = checked_instant(boundary)
+        instant = instant_of("boundary", boundary)
         row = self.read().archive.covering(instant)
         return row if row is not None and row.boundary == instant else None
 

@@ -195,7 +195,7 @@ class Region:
             self.name,
             commands.RequestCheckpoint(
                 request_id=values.RequestId(request_id or f"drain:{uuid.uuid4()}"),
-                boundary=None if until is None else values.checked_instant(until),
+                boundary=None if until is None else values.instant_of("until", until),
                 purpose=purpose,
                 allow_inexact=allow_inexact,
                 requester=self._requester,
@@ -212,7 +212,7 @@ class Region:
             request_id: as for `run`.
             allow_inexact: as for `run`.
         """
-        boundary = None if until is None else values.checked_instant(until)
+        boundary = None if until is None else values.instant_of("until", until)
         name = values.RequestId(request_id or f"run:{uuid.uuid4()}")
         return runs.RegionRun(self._handle, boundary, name, allow_inexact=allow_inexact)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,17 +42,24 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
         ),
     ] = None,
     after: Annotated[
-        str | None,
+        datetime | None,
         typer.Option(
             "--from",
+            parser=options.instant,
             metavar="TIME",
             help="With --to: recompute every checkpoint whose boundary is after this instant.",
             show_default=False,
         ),
     ] = None,
     up_to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TIME", help="With --from: and at most this instant.", show_default=False),
+        datetime | None,
+        typer.Option(
+            "--to",
+            parser=options.instant,
+            metavar="TIME",
+            help="With --from: and at most this instant.",
+            show_default=False,
+        ),
     ] = None,
     group: Groups = None,
     request_id: Annotated[
@@ -113,7 +121,7 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     from airflow_kcr.api.recomputations import Replace
     from airflow_kcr.driver.recompute import recompute as recomputed
 
-    if [checkpoint, run, after].count(None) != 2 or (after is None) != (up_to is None):
+    if [checkpoint, run, after or up_to].count(None) != 2:
         raise typer.BadParameter(_WHICH)
     name, asked = region_name(region), request_id or f"recompute:{uuid.uuid4()}"
     with store_of(store) as found:
@@ -151,11 +159,13 @@ def _output(into: str | None, compare: str | None, replace: Replace) -> Recomput
 
 
 def _sequences(
-    region: Region, checkpoint: int | None, run: str | None, after: str | None, up_to: str | None
+    region: Region, checkpoint: int | None, run: str | None, after: datetime | None, up_to: datetime | None
 ) -> Sequence[int]:
     if checkpoint is not None:
         return [checkpoint]
     if run is not None:
         dag_id, _, run_id = run.partition("/")
         return [region.checkpoints.number_of_run(dag_id, run_id)]
-    return region.checkpoints.between(options.instant(after or ""), options.instant(up_to or ""))
+    if after is None or up_to is None:
+        raise typer.BadParameter(_WHICH)
+    return region.checkpoints.between(after, up_to)

@@ -24,6 +24,7 @@ NOW = "now"
 
 
 def _until(text: str) -> datetime | None:
+    """Return the instant; None: now."""
     return None if text == NOW else options.instant(text)
 
 
@@ -56,13 +57,15 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     region: options.Name,
     store: options.Url,
     until: Annotated[
-        str,
+        datetime | None,
         typer.Option(
+            parser=_until,
             metavar="TIME",
             help="Process the records before this instant, such as 2026-01-01T10:00:00Z; `now`: those that the topics "
             "have now.",
+            show_default=NOW,
         ),
-    ] = NOW,
+    ] = None,
     request_id: Annotated[
         str | None,
         typer.Option(help="Name the run: a repeated call with the same id goes on with it, or finds its checkpoint."),
@@ -113,10 +116,10 @@ def run(  # noqa: PLR0913 (options are named where they are used)
         raise typer.BadParameter("--group: the processes of one run share its --request-id; name it")
     if index is not None and len(group or ()) != 1:
         raise typer.BadParameter("--index: name the group that has these members, by one --group")
-    instant, name = _until(until), region_name(region)
+    name = region_name(region)
     with store_of(store) as found:
         handle = Region(name, found, requester=requester(dag_run))
-        wanted = handle.prepared_run(instant, request_id=request_id, allow_inexact=allow_inexact)
+        wanted = handle.prepared_run(until, request_id=request_id, allow_inexact=allow_inexact)
         members = MemberRun(
             region=name,
             members=_hosted(found.read(name)[0], group, index),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.compat import partition_date
-from airflow_kcr.protocol.values import checked_instant, format_duration, format_instant, parse_instant
+from airflow_kcr.protocol.values import checked_instant, format_duration, format_instant, instant_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,7 +36,7 @@ def boundary_of(context: Context, spec: RegionSpec, until: datetime | str | None
         ConfigurationError: the interval is of no length, or does not fit the region's schedule; `until` is no instant.
     """
     if until is not None:
-        return checked_instant(until) if isinstance(until, datetime) else parse_instant(str(until))
+        return instant_of("until", until)
     interval = interval_of(context, spec)
     if interval is None:
         return None

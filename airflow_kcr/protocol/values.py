@@ -387,6 +387,18 @@ def checked_instant(instant: datetime) -> datetime:
     return moment
 
 
+def instant_of(field: str, value: datetime | str) -> datetime:
+    """Return the instant that a field has, in UTC.
+
+    Raises:
+        ConfigurationError: as for `parse_instant`; the message begins with the field.
+    """
+    try:
+        return checked_instant(value) if isinstance(value, datetime) else parse_instant(value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{field}: {error.message}") from None
+
+
 def back_from(read_at: datetime, duration: timedelta) -> datetime:
     """Return the instant `duration` before `read_at`, in UTC; not before 1970, where every log has started.
 

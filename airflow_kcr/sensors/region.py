@@ -15,7 +15,7 @@ from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, TimedOut
 from airflow_kcr.goals import CheckpointExists, RegionReaches, WaitingFor
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import KcrHook, translated
-from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, checked_instant, parse_instant
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, checked_instant, instant_of
 from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, TriggerAnswer
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, WaitingTask
 
@@ -174,10 +174,8 @@ class KcrCheckpointSensor(RegionSensor):
             if not str(self.sequence).isdecimal():
                 raise ConfigurationError(f"sequence is {self.sequence!r}; give the number of a checkpoint")
             return CheckpointExists(sequence=CheckpointNumber(int(self.sequence)))
-        if isinstance(self.boundary, datetime):
-            return CheckpointExists(boundary=checked_instant(self.boundary))
         if self.boundary is not None:
-            return CheckpointExists(boundary=parse_instant(self.boundary))
+            return CheckpointExists(boundary=instant_of("boundary", self.boundary))
         interval = kcr.interval_of(context)
         if interval is None:
             raise ConfigurationError(

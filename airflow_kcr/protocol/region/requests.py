@@ -15,7 +15,7 @@ from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.region import archive, boundaries, events, rows, timelines
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import CheckpointNumber, RequestId, replace
+from airflow_kcr.protocol.values import CheckpointNumber, RequestId, format_instant, replace
 
 BY_PERSON: Final = frozenset({rows.CheckpointPurpose.DRAIN, rows.CheckpointPurpose.STOP, rows.CheckpointPurpose.RESET})
 """Purposes that don't wait for a boundary: they abort a checkpoint that is still approaching one (scenario C54)."""
@@ -108,9 +108,10 @@ def _require_free(
     if purpose is not rows.CheckpointPurpose.RESET and reset is not None:
         raise CheckpointRefused(f"request id {request_id} names a reset; take another for the checkpoint")
     if known is not None and (known.purpose, known.boundary) != (purpose, boundary):
+        until = "of no instant" if known.boundary is None else f"up to {format_instant(known.boundary)}"
         raise CheckpointRefused(
-            f"request id {request_id} names a request for another checkpoint ({known.purpose}, boundary "
-            f"{known.boundary})"
+            f"request id {request_id} names a request for another checkpoint ({known.purpose}, {until}); give this one "
+            "an id of its own"
         )
 
 

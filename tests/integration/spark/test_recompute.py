@@ -110,7 +110,8 @@ def test_what_can_not_be_recomputed_is_refused_and_changes_nothing(runs: RestedR
         (("--checkpoint", str(FIRST)), 2, f"group {runs.name}-count has no sink"),
         (("--checkpoint", str(FIRST), "--group", "strange"), 2, "has no group strange"),
         (("--from", "2020-01-01T00:00:00Z", "--to", "2020-01-02T00:00:00Z"), 3, "no checkpoint of a boundary after"),
-        (("--from", "2026-01-01T00:00:00", "--to", "2026-01-02T00:00:00Z"), 2, "has no zone"),
+        (("--from", "2026-01-01T00:00:00", "--to", "2026-01-02T00:00:00Z"), 2, "for '--from': 2026-01-01T00:00:00"),
+        (("--from", "2026-01-01T00:00:00Z", "--to", "noon"), 2, "for '--to': 'noon' is not a time"),
         (("--run", "hours/third"), 3, "belongs to the run third of DAG hours"),
     ):
         ended, _, said = runs.kcr("recompute", runs.name, *options, *NO_SPARK)

@@ -166,7 +166,7 @@ def test_what_can_not_run_is_refused_and_changes_nothing(runs: RestedRegion) -> 
         spec = region.spec()
     for options, status, why in (
         (("--until", "2030-01-01T00:00:00Z"), 3, "until: 2030-01-01T00:00:00Z is yet to come"),
-        (("--until", "2026-01-01T00:00:00"), 2, "has no zone"),
+        (("--until", "2026-01-01T00:00:00"), 2, "for '--until': 2026-01-01T00:00:00 has no zone"),
         (("--group", runs.group), 2, "--request-id"),
         (("--request-id", "r", "--index", "0"), 2, "--index"),
         (("--request-id", "r", "--group", runs.group, "--index", "0,x"), 2, "--index"),
@@ -177,6 +177,12 @@ def test_what_can_not_run_is_refused_and_changes_nothing(runs: RestedRegion) -> 
         assert (ended, why in said) == (status, True), said
     with Region(runs.name, runs.store) as region:
         assert region.counter() == before
+        region.start()
+        before = region.counter()
+        ended, _, said = runs.kcr("run", runs.name, *NO_SPARK)
+        assert (ended, f"region {runs.name} is starting by itself" in said) == (3, True), said
+        assert region.counter() == before
+        region.stop()
         groups = spec.to_json_text().replace("interval_pipeline:count", "interval_pipeline:absent")
         region.apply(parse(groups))
         before = region.counter()

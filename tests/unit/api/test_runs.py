@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.errors import CheckpointRefused, GroupNotEmpty, RegionInState
+from airflow_kcr.errors import CheckpointRefused, ConfigurationError, GroupNotEmpty, RegionInState
 from airflow_kcr.protocol.region.commands import Renew, Run
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, RegionState
 from airflow_kcr.protocol.values import RequestId
@@ -112,6 +112,14 @@ def test_what_is_yet_to_come_asks_nothing_of_kafka(driver: Driver, cluster: Fake
     _, now = driver.store.read(driver.name)
     with pytest.raises(CheckpointRefused, match="is yet to come"):
         of(driver, cluster).prepared_run(now + timedelta(hours=1), request_id="r").is_done_at_rest()
+
+
+def test_an_instant_without_a_zone_is_refused_by_its_name(driver: Driver, cluster: FakeCluster) -> None:
+    region, naive = of(driver, cluster), datetime(2026, 1, 1)  # noqa: DTZ001
+    with pytest.raises(ConfigurationError, match="until: 2026-01-01T00:00:00 has no zone"):
+        region.run(naive)
+    with pytest.raises(ConfigurationError, match="up_to: 2026-01-01T00:00:00 has no zone"):
+        region.checkpoints.between(datetime(2026, 1, 1, tzinfo=UTC), naive)
 
 
 def another_run(driver: Driver) -> datetime:

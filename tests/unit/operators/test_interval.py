@@ -247,6 +247,22 @@ def test_an_interval_of_another_schedule_is_refused_and_an_instant_that_is_given
     assert boundary_of(context(), hourly, END) == END
 
 
+@pytest.mark.parametrize(
+    ("until", "why"),
+    [
+        ("yesterday", "until: 'yesterday' is not a time"),
+        ("2026-01-01T00:00", "until: 2026-01-01T00:00:00 has no zone"),
+    ],
+)
+def test_an_end_that_can_not_be_is_refused_by_its_name_and_starts_nothing(
+    driver: Driver, submitted: Submitted, until: str, why: str
+) -> None:
+    before = driver.region.counter
+    with pytest.raises(AirflowFailException, match=why):
+        execute(operator(until=until), context())
+    assert (submitted.arguments, driver.region.counter) == ([], before)
+
+
 @pytest.mark.usefixtures("unread")
 def test_a_run_without_an_interval_takes_what_is_there_now(submitted: Submitted) -> None:
     made = context()

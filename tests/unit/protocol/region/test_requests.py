@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -21,7 +22,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCurrent
-from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, RequestId, format_instant
 from tests.support.driver import Driver
 from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint
 from tests.support.scripts import boundary, hourly, located, running
@@ -88,7 +89,8 @@ def test_asking_again_with_the_same_request_id_finds_out_where_the_request_stand
 def test_a_request_id_names_one_request_and_no_other() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
-    with pytest.raises(CheckpointRefused, match="request id n names a request for another checkpoint"):
+    another = f"request id n names a request for another checkpoint (request, up to {format_instant(boundary(1))})"
+    with pytest.raises(CheckpointRefused, match=re.escape(another)):
         driver.request_checkpoint("n", boundary=boundary(2))
     with pytest.raises(CheckpointRefused, match="request id n names"):
         driver.request_checkpoint("n", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
