@@ -533,7 +533,8 @@ class StoreCalls:
             answer: messages.Event
             sent_at = self._asked_at = self._clock()
             try:
-                result = self._store.handle(self._who.region, command)
+                own = commands.from_process(self._who.member, self._who.token, command)
+                result = self._store.handle(self._who.region, own)
                 answer = messages.Answered(command=command, result=result, sent_at=sent_at)
             except StoreError as error:
                 self._asked_at = None

@@ -140,6 +140,8 @@ class RegionStore:
         match command:
             case commands.StartBatch():
                 return self.admit(name, command, batches.start)
+            case commands.FromProcess(member=member, token=token, command=commands.StartBatch() as start):
+                return self.admit(name, start, lambda r, now, own: batches.start(r.of_process(member, token), now, own))
             case commands.FinishBatch():
                 self._finish_batch(name, command)
                 return None

@@ -94,6 +94,7 @@ class Process:
 
     member: MemberId
     incarnation: Incarnation
+    token: str = ""
     assigned: tuple[GroupPartition, ...] = ()
     assignments: int = 0
     lacks: str = ""
@@ -242,15 +243,16 @@ class Driver:
         self, member: MemberId, *, takeover: bool = False, came_back: bool = False, spec_revision: int | None = None
     ) -> Incarnation:
         """Register a new process for a member; `came_back`: the same process after a lost lease."""
+        before = self.processes[member] if came_back else None
         arrival = commands.Register(
             member=member,
-            token=self._fresh("token"),
+            token=self._fresh("token") if before is None else before.token,
             takeover=takeover,
-            previous=self.processes[member].incarnation if came_back else None,
+            previous=None if before is None else before.incarnation,
             spec_revision=spec_revision,
         )
         incarnation = self.handle(arrival)
-        self.processes[member] = Process(member=member, incarnation=incarnation)
+        self.processes[member] = Process(member=member, incarnation=incarnation, token=arrival.token)
         return incarnation
 
     def spread(self) -> None:

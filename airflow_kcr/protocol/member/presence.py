@@ -49,9 +49,7 @@ def register(member: state.MemberMachine, now: float) -> state.Driven:
         return member, ()
     if member.terminating or member.refusal is not None or now < member.register_after:
         return member, ()
-    token = f"{member.process.token}/{member.previous}"
-    registration = replace(member.process, token=token, previous=member.previous)
-    return state.asking(member, registration)
+    return state.asking(member, replace(member.process, previous=member.previous))
 
 
 def read(member: state.MemberMachine, now: float) -> state.Driven:

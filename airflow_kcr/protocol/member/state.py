@@ -243,7 +243,7 @@ class MemberMachine:
     """One member, between two events."""
 
     process: commands.Register
-    """How its process registers; the token and what it was before are completed for each registration."""
+    """How its process registers; what it was before is completed for each registration."""
 
     timeouts: Timeouts
     static: bool = True

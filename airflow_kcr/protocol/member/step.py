@@ -206,6 +206,10 @@ def _seen(member: MemberMachine, view: MemberRegion, now: float) -> MemberMachin
     if view.incarnation > mine:
         # It has been that one itself: a restored store got that report, and its number is raised.
         return state.without_lease(member)
+    if view.incarnation == mine and view.token not in {"", member.process.token}:
+        # A restored store has given the number away a second time: it has not what this process has seen as that one.
+        memory = replace(member.memory, is_store_older=True, lost_event=member.memory.newest_event)
+        return state.without_lease(replace(member, memory=memory))
     is_old = member.view is not None and view.counter < member.view.counter
     if is_old and view.epoch >= member.memory.epoch and view.incarnation == mine:
         return member

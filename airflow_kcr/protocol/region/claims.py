@@ -303,6 +303,7 @@ def of_member(region: Region, member: values.MemberId, now: datetime) -> MemberR
         next_sequence=region.next_sequence,
         spec_revision=region.spec.revision,
         incarnation=row.incarnation,
+        token=row.token,
         left=row.left,
         acknowledged=row.acknowledged == region.epoch,
         failures=region.failures,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 from uuid import uuid4
 
 from airflow_kcr.protocol import values
@@ -41,6 +41,21 @@ class InEpoch(Command[A_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FromProcess(Command[A_co]):
+    """Another command of a member, as long as it is this process that the store has as the member.
+
+    Its incarnation alone doesn't say so: a store that was restored gives numbers away a second time, and the process
+    that has had the number before may still live.
+    """
+
+    member: values.MemberId
+    token: str
+    """What the process registered with."""
+
+    command: Command[A_co]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who asks, and in which epoch."""
 
@@ -58,7 +73,7 @@ class Register(Command[values.Incarnation]):
 
     member: values.MemberId
     token: str
-    """Made by the process, unique for each start: a repeated registration is recognised by it."""
+    """Made by the process, unique for each of its starts: the store knows by it which process a member is."""
 
     label: str = ""
     version: str = ""
@@ -68,7 +83,7 @@ class Register(Command[values.Incarnation]):
     """Whether a live lease of another process may be superseded (Airflow's retry of the same task)."""
 
     previous: values.Incarnation | None = None
-    """The incarnation that this very process was, where it returns after a lost lease."""
+    """The incarnation that this very process was, where it returns after a lost lease; what is newer is its own."""
 
     sinks_fenced: bool = False
     ends_within: timedelta = timedelta(seconds=30)
@@ -589,3 +604,27 @@ class ApplyReset(Command[rows.PersonReset]):
 
     approved_digest: str = ""
     """Of the plan that a person must have approved, who is then named in the history; empty: none must."""
+
+
+OF_ANY_PROCESS: Final[tuple[type[Command[object]], ...]] = (
+    Register,
+    Renew,
+    ReadRegion,
+    Reconcile,
+    ReportLater,
+    ReportNoted,
+    ReportPublished,
+    FinishBatch,
+)
+"""What a member's process asks for whichever process is the member.
+
+A batch is started by the member alone, and its id says whose it is. A renewal in another's place extends that one's
+lease once: its answer tells of news, and the view after it whose the number is.
+"""
+
+
+def from_process(member: values.MemberId, token: str, command: Command[A_co]) -> Command[A_co]:
+    """Return a member's command as its process gives it: refused where another process is the member."""
+    if type(command) in OF_ANY_PROCESS:
+        return command
+    return FromProcess(member=member, token=token, command=command)

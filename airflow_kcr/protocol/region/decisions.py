@@ -47,6 +47,8 @@ def decide(region: Region, now: datetime, command: commands.Command[object]) -> 
     if isinstance(command, commands.InEpoch):
         region.require_epoch(command.epoch)
         return decide(region, now, command.command)
+    if isinstance(command, commands.FromProcess):
+        return decide(region.of_process(command.member, command.token), now, command.command)
     region = RULES[type(command)](retention.by_itself(region, now), now, command)
     region = reconciliation.reconcile(region, now)
     answer = ANSWERS.get(type(command))

@@ -4,6 +4,10 @@ A member is stable over restarts; each start is a new incarnation. An index with
 accident; a takeover waits for a running drain, then fences. What an old incarnation left running is not quiesced before
 its lease is over, plus the bound after which its process ends itself (scenario C51).
 
+Which process a member is, its token says and not its incarnation, which is a number that a restored store gives away a
+second time. A process that finds another one by its own number has no lease, whichever came first; it asks for the
+index as any other process does (scenario C33).
+
 A foreign consumer is in a group and none of the region's members. Who reports one may die the next moment: the region
 keeps the report, and the next one corrects it. So a report names what is in a group now, not what came or went, and
 telling it twice changes nothing.
@@ -42,9 +46,10 @@ def register(region: Region, now: datetime, arrival: Register) -> Region:
     if region.state is rows.RegionState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped; start it before its members join")
     row = region.members.get(member)
-    if row is not None and row.token == arrival.token and region.is_live(member, now):
+    own = row if row is not None and row.token == arrival.token else None
+    if own is not None and region.is_live(member, now) and own.incarnation > (arrival.previous or 0):
         return region
-    live = region.is_live(member, now) and row is not None and row.incarnation != arrival.previous
+    live = region.is_live(member, now) and own is None
     if live and not arrival.takeover:
         raise MemberInUse(f"{member} is held by {row.label if row else '?'}; stop that process or ask for a takeover")
     if live and region.state is rows.RegionState.DRAINING and member in checkpoints.awaited(region):

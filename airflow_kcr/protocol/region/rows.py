@@ -190,7 +190,7 @@ class Member:
     member: values.MemberId
     incarnation: values.Incarnation
     token: str = ""
-    """What its process called this start."""
+    """What its process calls itself; empty: the store has never heard of one."""
 
     label: str = ""
     """Host, process and application, for people."""

@@ -365,6 +365,20 @@ class Region:
         self.require_epoch(epoch)
         return row
 
+    def of_process(self, member: values.MemberId, token: str) -> Region:
+        """Return the region, if this process is the member.
+
+        Raises:
+            UnknownMember: the member was never registered.
+            StaleIncarnation: another process is the member, by whatever number.
+        """
+        row = self.members.get(member)
+        if row is None:
+            raise UnknownMember(f"{member} is not registered in region {self.name}; register it first")
+        if row.token != token:
+            raise StaleIncarnation(f"{member}: another process is this member of region {self.name} now; stop this one")
+        return self
+
     def require_epoch(self, epoch: values.Epoch | None) -> None:
         """Refuse a caller of another epoch.
 

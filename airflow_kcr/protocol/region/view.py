@@ -34,6 +34,9 @@ class MemberRegion:
     incarnation: values.Incarnation
     """The member's newest incarnation in the store; another than one's own means fenced."""
 
+    token: str = ""
+    """Which process has it: another than one's own by one's own number is of a restored store. Empty: none has."""
+
     left: bool = False
     """Whether the store counts the member out: it left, or the spec has no place for it any more."""
 

@@ -280,7 +280,8 @@ class Host:
 
     def _answer(self, command: commands.Command[object]) -> messages.Event:
         try:
-            result = self.around.store.handle(self.around.name, command)
+            own = commands.from_process(self.member, self.machine.process.token, command)
+            result = self.around.store.handle(self.around.name, own)
         except KcrError as error:
             return messages.Refused(command=command, error=error)
         view = self.machine.view

@@ -419,8 +419,7 @@ def test_members_that_run_different_versions_of_the_package_are_told_of() -> Non
     driver = running()
     for index, version in enumerate(("0.1.0", "0.2.0")):
         member = driver.member(index)
-        previous = driver.region.members[member].incarnation
-        arrival = commands.Register(member=member, token=f"again {index}", version=version, previous=previous)
+        arrival = commands.Register(member=member, token=f"again {index}", version=version, takeover=True)
         driver.handle(arrival)
     shown = region_of(driver).show()
     assert [member.version for group in shown.groups for member in group.members] == ["0.1.0", "0.2.0"]

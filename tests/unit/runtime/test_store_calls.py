@@ -11,9 +11,9 @@ from airflow_kcr import errors
 from airflow_kcr.errors import KcrError, OutcomeUnknown, SchemaMissing, SchemaTooNew, StaleEpoch, StoreUnavailable
 from airflow_kcr.ports import Heartbeats, Renewal
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.region.commands import Command, ReportPublished
+from airflow_kcr.protocol.region.commands import Command, FromProcess, KeepSlot, ReportPublished
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, Incarnation, RegionName
 from airflow_kcr.runtime.host import StoreCalls
 from airflow_kcr.runtime.leases import Identity
 from tests.support.driver import group_rules
@@ -31,9 +31,11 @@ class Scripted:
 
     def __init__(self) -> None:
         self.scripts: dict[Command[object], Script] = {}
+        self.given: list[Command[object]] = []
 
     def handle(self, name: RegionName, command: Command[A]) -> A:
-        return cast("A", self.scripts[command]())
+        self.given.append(command)
+        return cast("A", self.scripts[command]() if command in self.scripts else None)
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         raise AssertionError("no renewal is asked for here")
@@ -52,6 +54,7 @@ class Desk:
         self.gate = threading.Event()
         self.store = Scripted()
         who = Identity(region=FLIGHTS, region_id=REGION_ID, member=MEMBER, group=group_rules(), timeouts=Timeouts())
+        self.token = who.token
         self.calls = StoreCalls(self.store, who, self.heard.append, self.failed.append, self.hands, SILENCE)
 
     def ask(self, script: Script) -> Command[object]:
@@ -122,6 +125,14 @@ def test_an_answer_names_its_command_and_when_it_was_sent(desk: Desk) -> None:
     command = desk.ask(lambda: "done")
     desk.answers(1)
     assert desk.heard == [messages.Answered(command=command, result="done", sent_at=desk.hands.now)]
+
+
+def test_what_is_asked_in_a_members_name_is_asked_as_its_process(desk: Desk) -> None:
+    kept = KeepSlot(member=MEMBER, incarnation=Incarnation(1))
+    desk.calls.ask(kept)
+    desk.answers(1)
+    assert desk.store.given == [FromProcess(member=MEMBER, token=desk.token, command=kept)]
+    assert [e.command for e in desk.heard if isinstance(e, messages.Answered)] == [kept]
 
 
 def test_a_bug_is_a_fault(desk: Desk) -> None:

@@ -296,6 +296,7 @@ def test_every_command_has_its_row() -> None:
         commands.DeclareRegion,
         commands.DeleteRegion,
         commands.InEpoch,
+        commands.FromProcess,
     }
     assert kinds - {commands.Command} == own | decisions.RULES.keys()
     assert decisions.ANSWERS.keys() <= decisions.RULES.keys()

@@ -77,7 +77,7 @@ def test_an_older_answer_does_not_make_a_lease_older() -> None:
 
 def test_a_member_registers_first_and_then_reads() -> None:
     lone = LoneMember()
-    assert lone.feed(messages.Notice.TICK) == (replace(PROCESS, token="t/None"),)
+    assert lone.feed(messages.Notice.TICK) == (PROCESS,)
     assert lone.feed(answers.registered(incarnation=Incarnation(3), sent_at=0.0)) == (commands.ReadRegion(member=ME),)
 
 
@@ -117,13 +117,13 @@ def test_how_long_an_index_is_waited_for_counts_anew_each_time() -> None:
     assert in_use(lone)
 
 
-def test_each_registration_of_a_process_has_a_token_of_its_own_and_a_repeated_one_the_same() -> None:
+def test_each_registration_of_a_process_says_what_it_was_before_and_a_repeated_one_the_same() -> None:
     lone = LoneMember().processing()
     lone.now = 10.0
     lone.feed(messages.Notice.TICK)
-    assert [c.token for c in lone.wanted(commands.Register)] == ["t/1"]
+    assert lone.wanted(commands.Register) == [replace(PROCESS, previous=Incarnation(1))]
     in_use(lone)
-    assert [c.token for c in lone.wanted(commands.Register)] == ["t/1"]
+    assert lone.wanted(commands.Register) == [replace(PROCESS, previous=Incarnation(1))]
 
 
 def test_who_terminates_before_it_is_registered_does_not_register() -> None:

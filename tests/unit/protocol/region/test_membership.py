@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIncarnation, UnknownMember
 from airflow_kcr.protocol.region import events, membership
-from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register
+from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, from_process
 from airflow_kcr.protocol.region.rows import CheckpointState, RequestState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
@@ -73,6 +73,47 @@ def test_a_repeated_registration_is_the_one_that_was_made() -> None:
     driver = running()
     token = driver.region.members[driver.member(0)].token
     assert arrive(driver, driver.member(0), token) == driver.region
+
+
+def test_a_process_that_comes_back_after_it_was_repeatedly_registered_is_a_new_incarnation() -> None:
+    driver = running()
+    member = driver.member(0)
+    assert driver.join(member, came_back=True) == 2
+    again = Register(member=member, token=driver.processes[member].token, previous=Incarnation(1))
+    assert driver.handle(again) == 2
+    assert driver.join(member, came_back=True) == 3
+
+
+def test_a_process_that_another_one_has_the_number_of_does_not_get_its_index() -> None:
+    driver = running()
+    number = driver.processes[driver.member(0)].incarnation
+    stranger = Register(member=driver.member(0), token="was restored away", previous=number)
+    with pytest.raises(MemberInUse):
+        driver.handle(stranger)
+    driver.crash(driver.member(0))
+    driver.wait(60)
+    assert driver.handle(stranger) == number + 1
+
+
+def test_a_process_finds_itself_where_a_restored_store_has_an_earlier_start_of_it() -> None:
+    driver = running()
+    member = driver.member(0)
+    later = Register(member=member, token=driver.processes[member].token, previous=Incarnation(7))
+    assert driver.handle(later) == 2
+    assert not happened(driver, events.MemberRegistered)[-1].took_over
+
+
+def test_only_the_process_that_is_the_member_may_act_in_its_name() -> None:
+    driver = running()
+    member = driver.member(0)
+    leave = Leave(member=member, incarnation=driver.processes[member].incarnation)
+    with pytest.raises(StaleIncarnation, match="another process is this member"):
+        driver.handle(from_process(member, "another", leave))
+    with pytest.raises(UnknownMember, match="not registered"):
+        driver.handle(from_process(driver.member(7), "another", leave))
+    assert not happened(driver, events.MemberLeft)
+    driver.handle(from_process(member, driver.processes[member].token, leave))
+    assert happened(driver, events.MemberLeft)
 
 
 def test_after_its_lease_the_same_token_is_a_new_start() -> None:
