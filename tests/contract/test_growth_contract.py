@@ -113,12 +113,10 @@ def test_twice_as_many_batches_touch_no_more_than_twice_the_rows(database_url: s
     assert not faster
 
 
-@pytest.mark.parametrize("statistics", list(Statistics))
-def test_twenty_thousand_batches_are_undone_in_the_time_that_a_statement_has(
-    database_url: str, statistics: Statistics
-) -> None:
+def test_twenty_thousand_batches_are_undone_in_the_time_that_a_statement_has(database_url: str) -> None:
     with driver_over(database_url, 12) as driver:
-        fill(database_url, driver, 20_000, statistics)
+        # As the planner is most wrong; that it reads no more with other statistics is shown above.
+        fill(database_url, driver, 20_000, Statistics.FEW)
         failed(driver)
         driver.finish_reset()
         undone = [(b.outcome, dict(b.undone_from) == {p: r.from_ for p, r in b.ranges.items()}) for b in driver.batches]

@@ -17,13 +17,21 @@ from tests.support.simulation.run import Simulation, drawn_in
 SEEDS = int(os.environ.get("KCR_SIMULATION_SEEDS", "1000")) // 10
 FIRST = int(os.environ.get("KCR_SIMULATION_FIRST_SEED", "0"))
 CHUNK = 20
+ALWAYS = 40
+"""How many of the seeds are run every time, where the others take turns."""
 
 
 def brokers(simulation: Simulation) -> list[DecidingBroker]:
     return [side.broker for side in simulation.sides if isinstance(side.broker, DecidingBroker)]
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=() if first < FIRST + ALWAYS else pytest.mark.long)
+        for first in range(FIRST, FIRST + SEEDS, CHUNK)
+    ],
+)
 def test_every_invariant_holds_under_drawn_faults(first: int) -> None:
     found, moves = [], 0
     for seed in range(first, first + CHUNK):
