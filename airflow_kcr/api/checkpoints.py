@@ -122,7 +122,10 @@ class CheckpointView(View):
         ("requested_by", lambda c: {"dag_id": c.requester.dag_id or None, "run_id": c.requester.run_id or None}),
         (
             "offsets",
-            lambda c: [{**p._asdict(), "offset": o, "committed": c.read_backs.get(p)} for p, o in c.offsets.items()],
+            lambda c: [
+                {**p._asdict(), "offset": o, "committed": c.read_backs.get(p), "position": c.positions.get(p)}
+                for p, o in c.offsets.items()
+            ],
         ),
         "checkpoint.tables",
     )
@@ -135,6 +138,9 @@ class CheckpointView(View):
 
     read_backs: OffsetMap
     """What Kafka holds, as read back after the commit."""
+
+    positions: OffsetMap = EMPTY
+    """Up to where everything is accepted now."""
 
     lacking: tuple[str, ...] = ()
     """What an open one waits for."""
@@ -159,6 +165,7 @@ class CheckpointView(View):
             requester=Requester() if request is None else request.requester,
             offsets=region.offsets_of(sequence) or EMPTY if row.is_complete else parts,
             read_backs=region.archive.read_backs(sequence) if row.is_complete else EMPTY,
+            positions=resets.positions(region),
             lacking=completion.lacking(region, row) if is_open else (),
             runs=_runs(region, sequence),
         )

@@ -17,8 +17,9 @@ function Console() {
   const place = pathname.slice(HOME.length).split("/").filter(Boolean).map(decodeURIComponent);
   const store = place[0] === "stores" ? place[1] : "kcr_default";
   const [what, region] = place[0] === "stores" ? place.slice(2) : place;
-  const page = what === "regions" && region ? h(Region, { key: `${store} ${region}`, store, region }) : h(Regions);
-  return h(UI.Box, { as: "section", p: { base: 3, md: 5 }, fontSize: "sm", w: "full", minW: 0, "aria-label": "Regions" }, page);
+  const look = { as: "section", p: { base: 3, md: 5 }, fontSize: "sm", w: "full", minW: 0, "aria-label": "Regions" };
+  return h(UI.Box, look,
+    what === "regions" && region ? h(Region, { key: `${store} ${region}`, store, region }) : h(Regions));
 }
 
 const apps = /** @type {any} */ (globalThis);

@@ -18,7 +18,8 @@ export function h(kind, props, ...children) {
   return React.createElement(kind, props ?? null, ...children);
 }
 
-/** A link to another page of Airflow or of the console. @param {{to: string, children?: any, "aria-current"?: string}} props */
+/** A link to another page of Airflow or of the console.
+ * @param {{to: string, children?: any, "aria-current"?: string}} props */
 export function Go({ to, children, ...rest }) {
   return h(UI.Link, { asChild: true, color: "fg.info", ...rest }, h(Router.Link, { to }, children));
 }
@@ -29,7 +30,9 @@ export function regionPath(store, region) {
   return store === "kcr_default" ? `${HOME}/${place}` : `${HOME}/stores/${encodeURIComponent(store)}/${place}`;
 }
 
-/** The way to a DAG run's page. @param {{dag_id: string, run_id: string}} run */
+/** @typedef {{dag_id: string, run_id: string}} Run */
+
+/** The way to a DAG run's page. @param {Run} run */
 export function runPath(run) {
   return `/dags/${encodeURIComponent(run.dag_id)}/runs/${encodeURIComponent(run.run_id)}`;
 }

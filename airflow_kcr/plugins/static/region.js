@@ -9,7 +9,9 @@ import { regionApi, useJson, useRegion } from "./data.js";
 import { Go, HOME, React, Router, UI, h, runPath } from "./host.js";
 import { Events, Partitions, Resets } from "./lists.js";
 import { Dags } from "./regions.js";
-import { Age, Condition, Facts, Notice, Pending, Rows, Time, Title, condition, number, span } from "./shown.js";
+import {
+  Age, Condition, Facts, Notice, Pending, Rows, Time, Title, amount, condition, number, span, text,
+} from "./shown.js";
 
 /** @type {[string, string, (props: any) => any][]} */
 const TABS = [
@@ -46,10 +48,14 @@ export function Region({ store, region }) {
 /** @param {{tab: string}} props */
 function Tabs({ tab }) {
   const { pathname } = Router.useLocation();
-  return h(UI.Flex, { as: "nav", "aria-label": "Parts of the region", wrap: "wrap", columnGap: 5, my: 3, borderBottomWidth: 1, pb: 1 },
-    ...TABS.map(([name, label]) =>
-      h(Go, { key: name, to: `${pathname}?tab=${name}`, "aria-current": name === tab ? "page" : undefined },
-        h(UI.Text, { as: "span", fontWeight: name === tab ? "bold" : "normal" }, label))));
+  const link = (name, label) => {
+    const look = name === tab ? { borderColor: "brand.solid", fontWeight: "bold" } : { borderColor: "transparent" };
+    return h(Go, { key: name, to: `${pathname}?tab=${name}`, "aria-current": name === tab ? "page" : undefined },
+      h(UI.Text, { as: "span", borderBottomWidth: 2, py: 1, ...look }, label));
+  };
+  const look = { wrap: "wrap", columnGap: 5, my: 3, borderBottomWidth: 1 };
+  return h(UI.Flex, { as: "nav", "aria-label": "Parts of the region", ...look },
+    ...TABS.map(([name, label]) => link(name, label)));
 }
 
 /** @param {{store: string, read: any, now: string}} props */
@@ -60,58 +66,68 @@ function Overview({ store, read, now }) {
   if (!read.data) return null;
   const { region, summary } = read.data;
   const tasks = found.data?.task_instances ?? [];
-  const lag = summary.lag === null ? "not known; members and `kcr export` take samples" : `${number(summary.lag)} offsets`;
-  const members = region.groups.flatMap((/** @type {any} */ group) => group.members);
-  const alive = members.filter((/** @type {any} */ one) => one.alive).length;
+  const unknown = "not known; members and `kcr export` take samples";
+  const lag = summary.lag === null ? unknown : `${number(summary.lag)} offsets`;
+  const members = region.groups.flatMap((group) => group.members);
+  const alive = members.filter((one) => one.alive).length;
+  const overdue = region.overdue_seconds !== null
+    && h(UI.Text, { as: "span", color: "fg.error" }, `, overdue by ${span(region.overdue_seconds)}`);
   return h(React.Fragment, null,
     h(Facts, { of: [
       ["Newest checkpoint", region.last_complete === null ? "none yet"
         : h(React.Fragment, null, `${region.last_complete}, `, h(Time, { at: region.last_complete_at, now }))],
-      ["Next boundary", region.next_boundary && h(React.Fragment, null, h(Time, { at: region.next_boundary, now }),
-        region.overdue_seconds !== null && h(UI.Text, { as: "span", color: "fg.error" }, `, overdue by ${span(region.overdue_seconds)}`))],
-      ["Restore point", number(region.restore_point)],
-      ["State", `${region.state}, desired ${region.desired_state}`],
-      ["Epoch and timeline", `${number(region.epoch)} and ${number(region.timeline)}`],
+      ["Next boundary", region.next_boundary
+        && h(React.Fragment, null, h(Time, { at: region.next_boundary, now }), overdue)],
+      ["Restore point", region.restore_point && `checkpoint ${region.restore_point}`],
+      ["State", [...new Set([region.state, region.desired_state])].join(", desired ")],
+      ["Epoch", number(region.epoch)],
+      ["Timeline", number(region.timeline)],
       ["Lag", summary.why ? `${lag}; ${summary.why}` : lag],
       ["Members", `${alive} of ${members.length} present`],
       ["DAGs", dags.length ? h(Dags, { ids: dags }) : ""],
     ] }),
     h(Title, null, "What it waits for"),
     h(Rows, {
-      label: "What it waits for", rows: region.waits, id: (/** @type {any} */ wait) => `${wait.rule} ${wait.what}`,
-      empty: "Nothing: it works, or has nothing to do.",
+      label: "What it waits for", rows: region.waits, id: (wait) => `${wait.rule} ${wait.what}`, empty: "Nothing.",
       columns: [
-        { name: "Rule", cell: (/** @type {any} */ wait) => wait.rule },
-        { name: "What", cell: (/** @type {any} */ wait) => wait.what },
-        { name: "Since", wide: true, cell: (/** @type {any} */ wait) => h(Time, { at: wait.since, now }) },
+        text("Rule", "rule"),
+        text("What", "what"),
+        { name: "Since", wide: true, cell: (wait) => h(Time, { at: wait.since, now }) },
       ],
     }),
-    read.data.may_change && h(Question, { label: "Validate groups", path: `${regionApi(store, region.region)}/validation`, show: (answer) =>
-      h(Rows, { label: "Checks of the groups", rows: answer.checks, empty: "There is no group.", id: (/** @type {any} */ one) => `${one.group} ${one.check}`,
-        columns: ["group", "check", "verdict", "detail"].map((name) => ({ name, cell: (/** @type {any} */ one) => one[name] })) }) }),
     h(Title, null, "Members"),
     h(Rows, {
-      label: "Members", rows: members, id: (/** @type {any} */ one) => one.member_id, empty: "The spec has no member.",
+      label: "Members", rows: members, id: (one) => one.member_id, empty: "The spec has no member.",
       columns: [
-        { name: "Member", cell: (/** @type {any} */ one) => one.member_id },
-        { name: "State", cell: (/** @type {any} */ one) => (one.alive ? one.state : "absent: no lease") },
-        { name: "Lease ends", wide: true, cell: (/** @type {any} */ one) => h(Age, { at: one.lease_until, now }) },
-        { name: "Task", cell: (/** @type {any} */ one) => h(Task, { tasks, member: one.member_id }) },
-        { name: "Batch in flight", cell: (/** @type {any} */ one) => h(Time, { at: one.batch_since, now }), wide: true },
-        { name: "Partitions", right: true, cell: (/** @type {any} */ one) => number(one.partition_count) },
-        { name: "Process", cell: (/** @type {any} */ one) => one.label, wide: true },
-        { name: "Version", cell: (/** @type {any} */ one) => one.version, wide: true },
-        { name: "Incarnation", right: true, wide: true, cell: (/** @type {any} */ one) => number(one.incarnation) },
+        text("Member", "member_id"),
+        { name: "State", cell: (one) => (one.alive ? one.state : "absent: no lease") },
+        { name: "Lease ends", wide: true, cell: (one) => h(Age, { at: one.lease_until, now }) },
+        { name: "Task", cell: (one) => h(Task, { tasks, member: one.member_id }) },
+        { name: "Batch in flight", cell: (one) => h(Time, { at: one.batch_since, now }), wide: true },
+        amount("Partitions", "partition_count"),
+        text("Process", "label", { wide: true, rare: "label" }),
+        text("Version", "version", { wide: true, rare: "version" }),
+        amount("Incarnation", "incarnation", { wide: true }),
       ],
-    }));
+    }),
+    read.data.may_change && h(Question, { label: "Validate groups", show: (answer) => h(Checks, { answer }),
+      path: `${regionApi(store, region.region)}/validation` }));
 }
 
-/** The task that hosts a member: a mapped one is labelled with what it hosts, as `region_dags` makes it. @param {{tasks: any[], member: string}} props */
+/** @param {{answer: any}} props */
+function Checks({ answer: { checks } }) {
+  const columns = ["group", "check", "verdict", "detail"].map((name) => text(name, name));
+  const id = (one) => `${one.group} ${one.check}`;
+  return h(Rows, { label: "Checks of the groups", rows: checks, empty: "There is no group.", id, columns });
+}
+
+/** The task that hosts a member: a mapped one is labelled with what it hosts, as `region_dags` makes it.
+ * @param {{tasks: any[], member: string}} props */
 function Task({ tasks, member }) {
   const [, group, index] = /^(.*)\[(\d+)\]$/.exec(member) ?? [];
   const task = tasks.find(({ rendered_map_index: hosts }) =>
     hosts?.startsWith(`${group} `) && hosts.slice(group.length + 1).split(",").includes(index));
   if (!task) return "–";
-  const mapped = `${runPath({ dag_id: task.dag_id, run_id: task.dag_run_id })}/tasks/${encodeURIComponent(task.task_id)}/mapped/${task.map_index}`;
-  return h(Go, { to: mapped }, task.task_id);
+  const run = runPath({ dag_id: task.dag_id, run_id: task.dag_run_id });
+  return h(Go, { to: `${run}/tasks/${encodeURIComponent(task.task_id)}/mapped/${task.map_index}` }, task.task_id);
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import cast
+from zoneinfo import ZoneInfo
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -25,6 +27,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, RegionName
 from airflow_kcr.store.schema_upgrade import upgrade
+from tests.support.aged_past import spread_past
 from tests.support.browser import Clicks, Person, person_at
 from tests.support.console_server import console_server
 from tests.support.driver import Driver
@@ -60,9 +63,10 @@ from datetime import UTC, datetime
 from airflow_kcr.dags import region_dags
 from airflow_kcr.spec import parse
 
-SPEC = """{spec}"""
-for dag in region_dags(parse(SPEC), start_date=datetime(2026, 1, 1, tzinfo=UTC)):
-    globals()[dag.dag_id] = dag
+SPECS = ["""{spec}""", """{hostile}"""]
+for spec in SPECS:
+    for dag in region_dags(parse(spec), start_date=datetime(2026, 1, 1, tzinfo=UTC)):
+        globals()[dag.dag_id] = dag
 
 from airflow.sdk import DAG, Param
 
@@ -86,6 +90,13 @@ class Console:
     airflow: Airflow
     metadata: str
     """The URL of Airflow's own database."""
+
+    store_url: str
+    topic: str
+    """Of all regions, with four partitions of 300 records."""
+
+    hostile: str
+    """The spec of a region that isn't declared yet, whose group has markup for a name; its DAGs are there."""
 
     flights: Driver
     """Six checkpoints, three of them undone by a reset, three after it, and a batch in flight."""
@@ -111,7 +122,8 @@ def console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         stack.enter_context(live_region(store, spec("fresh", "f")))
         stopped.store.handle(stopped.name, ChangeDesiredState(desired_state=DesiredState.RUNNING))
         stopped.store.handle(stopped.name, ChangeDesiredState(desired_state=DesiredState.STOPPED))
-        dags = DAGS.format(spec=spec(REGION, "g"))
+        hostile = spec("hostile", f"'{EVIL}'")
+        dags = DAGS.format(spec=spec(REGION, "g"), hostile=hostile)
         airflow = stack.enter_context(console_server(folder, metadata, store, dags))
         for number in range(4):
             flights.grow(flights.partition(number), end=300, topic_id=kafka.topic_id(topic))
@@ -119,20 +131,25 @@ def console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         for number in range(6):
             flights.process(width=10)
             flights.checkpoint(f"c{number}", requester=of_run(f"before__{number}"))
-        flights.reset(ToCheckpoint(sequence=checkpoints(flights)[2]))
+        asked = Requester(who="ada", reason="wrong rates since noon")
+        flights.reset(ToCheckpoint(sequence=checkpoints(flights)[2]), requester=asked)
         flights.complete()
         flights.finish_reset()
+        cluster = FakeCluster(ends=dict.fromkeys(range(4), 300))
         for number in range(3):
+            keep_lag(flights, cluster, minutes=9 - 3 * number)
             flights.process(width=10)
             flights.checkpoint(f"r{number}", requester=of_run(f"after__{number}"))
         flights.start_batch(flights.member(0), 10)
-        for minutes in (5, 0):
-            keep_lag(flights, FakeCluster(), minutes=minutes)
-        yield Console(airflow=airflow, metadata=metadata, flights=flights)
+        keep_lag(flights, cluster, minutes=0)
+        spread_past(store, REGION)
+        yield Console(
+            airflow=airflow, metadata=metadata, store_url=store, topic=topic, hostile=hostile, flights=flights
+        )
 
 
 def of_run(run_id: str) -> Requester:
-    return Requester(who="airflow", dag_id=f"{REGION}_checkpoint", run_id=run_id, reason=EVIL)
+    return Requester(who="airflow", dag_id=f"{REGION}_checkpoint", run_id=run_id)
 
 
 def checkpoints(driver: Driver) -> list[CheckpointNumber]:
@@ -166,11 +183,50 @@ def test_every_region_says_what_it_is_and_is_filtered_and_sorted_in_the_address(
     ]
     assert "2 of 2" in text
     assert viewer.links()["flights_reset"].endswith("/dags/flights_reset")
-    assert str(viewer.one("svg[role=img]").get_attribute("aria-label")).startswith("Lag from 3,")
+    assert str(viewer.one("svg[role=img]").get_attribute("aria-label")).startswith("Lag from 1,080 to 960")
     viewer.one("input[aria-label='Filter regions']").send_keys("fre")
     viewer.sees(lambda: "match=fre" in viewer.driver.current_url and "halfway" not in viewer.reads("fresh"), "filter")
     viewer.goes("/plugin/kcr?match=stopped")
     viewer.sees(lambda: "halfway" in viewer.reads("halfway") and "fresh" not in viewer.links(), "the filter")
+
+
+def first_cells(person: Person) -> list[str]:
+    return [one.text for one in person.driver.find_elements("css selector", "tbody th")]
+
+
+def test_reload_and_back_keep_the_order_and_the_filter(viewer: Person) -> None:
+    viewer.goes("/plugin/kcr")
+    viewer.sees(lambda: first_cells(viewer) == ["fresh", "halfway", "flights"], "the regions by condition")
+    pressed(viewer, "Region")
+    viewer.sees(lambda: first_cells(viewer) == ["flights", "fresh", "halfway"], "the regions by name")
+    viewer.one("input[aria-label='Filter regions']").send_keys("s")
+    viewer.sees(lambda: "match=s" in viewer.driver.current_url, "the filter in the address")
+    viewer.one("input[aria-label='Filter regions']").send_keys("topped")
+    viewer.sees(lambda: first_cells(viewer) == ["halfway"], "the region that is stopped")
+    viewer.driver.refresh()
+    viewer.sees(lambda: first_cells(viewer) == ["halfway"], "the same after a reload")
+    viewer.driver.find_element("link text", "halfway").click()
+    viewer.reads("What it waits for")
+    viewer.driver.back()
+    viewer.sees(lambda: first_cells(viewer) == ["halfway"], "the same after a way back")
+    assert viewer.one("input[aria-label='Filter regions']").get_attribute("value") == "stopped"
+    assert "sort=region" in viewer.driver.current_url
+
+
+def test_reload_and_back_keep_the_order_and_the_filter_of_partitions(viewer: Person) -> None:
+    by_name = ["g: t-0", "g: t-1", "g: t-2", "g: t-3"]
+    viewer.goes(f"{region_path(REGION)}?tab=partitions")
+    viewer.sees(lambda: [*reversed(first_cells(viewer))] == by_name, "the partitions by lag")
+    pressed(viewer, "Partition")
+    viewer.sees(lambda: first_cells(viewer) == by_name, "the partitions by name")
+    viewer.one("input[aria-label='Filter partitions']").send_keys("g[1]")
+    viewer.sees(lambda: first_cells(viewer) == ["g: t-2", "g: t-3"], "those of one member")
+    viewer.driver.refresh()
+    viewer.sees(lambda: first_cells(viewer) == ["g: t-2", "g: t-3"], "the same after a reload")
+    viewer.driver.find_element("link text", "All regions").click()
+    viewer.reads("halfway")
+    viewer.driver.back()
+    viewer.sees(lambda: first_cells(viewer) == ["g: t-2", "g: t-3"], "the same after a way back")
 
 
 def test_a_region_shows_its_members_its_past_as_a_branch_and_its_pages(console: Console, viewer: Person) -> None:
@@ -190,36 +246,16 @@ def test_a_region_shows_its_members_its_past_as_a_branch_and_its_pages(console: 
     viewer.driver.find_element("link text", "Resets").click()
     viewer.reads("to-checkpoint", "4 checkpoints")
     viewer.driver.find_element("link text", "Events").click()
-    assert EVIL in viewer.reads("CheckpointRequested")
-    assert viewer.driver.find_elements("css selector", "img[src=x]") == []
-
-
-@pytest.mark.parametrize(
-    ("tab", "shown"),
-    [
-        ("overview", "Restore point"),
-        ("checkpoints", "timeline 2"),
-        ("partitions", "1 to 4 of 4"),
-        ("resets", "to-checkpoint"),
-        ("events", "CheckpointPublished"),
-        ("charts", "Replay windows of resets"),
-    ],
-)
-def test_nothing_of_a_page_is_cut_off_on_a_phone(viewer: Person, tab: str, shown: str) -> None:
-    viewer.driver.set_window_size(420, 900)
-    viewer.goes(f"{region_path(REGION)}?tab={tab}")
-    viewer.reads("flights", shown)
-    viewer.takes_picture(f"console-phone-{tab}")
-    assert viewer.driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    viewer.reads("CheckpointRequested", "flights_checkpoint")
 
 
 def run_tab(number: int, *, of: str = "after") -> str:
     return f"/dags/{REGION}_checkpoint/runs/{of}__{number}/plugin/kcr_run"
 
 
-def with_runs(console: Console, *names: str) -> None:
+def with_runs(console: Console, *names: str, region: str = REGION) -> None:
     """Make the DAG runs that the checkpoints answer, as far as they are not there."""
-    known, dag = console.airflow.known, f"{REGION}_checkpoint"
+    known, dag = console.airflow.known, f"{region}_checkpoint"
     with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
         there = {run["dag_run_id"] for run in client.request("GET", f"dags/{dag}/dagRuns")["dag_runs"]}
         for name in set(names) - there:
@@ -257,8 +293,6 @@ def test_a_run_that_a_reset_has_undone_says_by_which(console: Console, viewer: P
     viewer.reads("A reset has undone this checkpoint:", "flights/")
     viewer.goes(f"/dags/{REGION}_checkpoint/runs/before__4/tasks/drain/plugin/kcr_task")
     viewer.reads("A reset has undone this checkpoint:", "flights/")
-    viewer.driver.set_window_size(420, 900)
-    assert viewer.driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_the_health_of_all_regions_is_a_click_away(viewer: Person) -> None:
@@ -317,21 +351,30 @@ def test_a_member_leads_to_the_task_that_hosts_it(console: Console, editor: Pers
     assert str(task.get_attribute("href")).endswith(f"/dags/{dag}/runs/hosts/tasks/consume/mapped/1")
 
 
-def test_a_store_that_is_away_is_said_and_the_page_recovers(console: Console, viewer: Person) -> None:
-    viewer.goes(region_path(REGION))
-    viewer.reads("What it waits for")
+@contextmanager
+def store_away(console: Console) -> Iterator[None]:
+    """Let nothing connect to the store."""
     engine = create_engine(console.metadata, isolation_level="AUTOCOMMIT")
     gone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'kcr'"
     with engine.connect() as connection:
         connection.execute(text("ALTER DATABASE kcr ALLOW_CONNECTIONS false"))
         try:
             connection.execute(text(gone))
-            viewer.sees(lambda: viewer.driver.find_elements("css selector", "[role=alert]"), "what is wrong")
-            viewer.takes_picture("console-store-away")
-            assert "What it waits for" in viewer.reads("not currently accepting connections")
+            yield
         finally:
             connection.execute(text("ALTER DATABASE kcr ALLOW_CONNECTIONS true"))
     engine.dispose()
+
+
+def test_a_store_that_goes_away_is_said_beside_what_was_read_and_the_page_recovers(
+    console: Console, viewer: Person
+) -> None:
+    viewer.goes(region_path(REGION))
+    viewer.reads("What it waits for")
+    with store_away(console):
+        viewer.sees(lambda: viewer.driver.find_elements("css selector", "[role=alert]"), "what is wrong")
+        viewer.takes_picture("console-store-away")
+        assert "What it waits for" in viewer.reads("not currently accepting connections")
     viewer.sees(lambda: not viewer.driver.find_elements("css selector", "[role=alert]"), "the page as before")
 
 
@@ -403,6 +446,30 @@ def test_the_keyboard_alone_is_enough_to_pause_and_resume(console: Console, edit
         editor.sees(partial(is_desired, console, wanted), wanted)
 
 
+@pytest.mark.parametrize("action", ["Pause", "Checkpoint now", "Stop", "Reset …", "Kill"])
+def test_the_keyboard_alone_opens_each_action_and_escape_leads_back_to_its_button(editor: Person, action: str) -> None:
+    editor.goes(region_path(REGION))
+    editor.reads(action, "2 of 2 present")
+    tabs_to(editor, action)
+    editor.types(Keys.ENTER)
+    editor.one("[role*=dialog] input[name=reason]")
+    editor.stands_still()
+    editor.types(Keys.ESCAPE)
+    editor.sees(lambda: not editor.driver.find_elements("css selector", "[role*=dialog]"), "no dialog")
+    editor.sees(lambda: editor.driver.switch_to.active_element.text == action, f"the focus on {action}")
+
+
+def test_the_keyboard_alone_goes_through_the_parts_of_a_region_and_sorts(viewer: Person) -> None:
+    viewer.goes(region_path(REGION))
+    viewer.reads("2 of 2 present")
+    tabs_to(viewer, "Partitions")
+    viewer.types(Keys.ENTER)
+    viewer.reads("1 to 4 of 4")
+    tabs_to(viewer, "Member")
+    viewer.types(Keys.ENTER)
+    viewer.sees(lambda: "order=member" in viewer.driver.current_url, "the order")
+
+
 def is_desired(console: Console, wanted: DesiredState) -> bool:
     return console.flights.region.desired_state is wanted
 
@@ -421,15 +488,26 @@ def tabs_to(person: Person, text: str, *, name: str | None = None) -> None:
     raise AssertionError(f"the tabulator does not come to {name or text}")
 
 
-def test_what_was_seen_before_a_reset_is_refused_and_the_page_is_fresh(console: Console, editor: Person) -> None:
-    editor.goes(region_path("halfway"))
-    pressed(editor, "Start")
-    editor.one("[role*=dialog] input[name=reason]")
-    store = console.flights.store
-    store.handle(RegionName("halfway"), ChangeDesiredState(desired_state=DesiredState.RUNNING))
-    confirmed(editor, "start")
+@pytest.fixture
+def admin(console: Console) -> Iterator[Person]:
+    yield from logged_in(console, "admin")
+
+
+def test_of_two_who_start_a_region_one_sees_the_other_s_start_and_is_refused(
+    console: Console, editor: Person, admin: Person
+) -> None:
+    for person in (editor, admin):
+        person.goes(region_path("halfway"))
+        pressed(person, "Start")
+        person.one("[role*=dialog] input[name=reason]")
+    confirmed(admin, "start", reason="it is time")
+    editor.reads("starting")  # behind the dialog
+    confirmed(editor, "start", reason="too slow")
     editor.reads("Nothing was changed; the page now shows the region as it is")
-    store.handle(RegionName("halfway"), ChangeDesiredState(desired_state=DesiredState.STOPPED))
+    editor.types(Keys.ESCAPE)
+    editor.driver.find_element("link text", "Events").click()
+    assert "too slow" not in editor.reads("admin: it is time")
+    console.flights.store.handle(RegionName("halfway"), ChangeDesiredState(desired_state=DesiredState.STOPPED))
 
 
 def test_a_reset_is_planned_as_one_chooses_and_requested_from_the_region_s_own_dag(
@@ -443,7 +521,7 @@ def test_a_reset_is_planned_as_one_chooses_and_requested_from_the_region_s_own_d
     editor.reads("What it would do", "records processed again", "DAG runs undone")
     editor.takes_picture("console-reset")
     editor.one("input[name=reason]").send_keys("wrong rates")
-    pressed(editor, "Request by flights_reset")
+    pressed(editor, "Trigger flights_reset")
     editor.reads("The reset is requested")
     with AirflowClient(
         url=console.airflow.known.url, user="editor", password=console.airflow.known.passwords["editor"]
@@ -452,6 +530,93 @@ def test_a_reset_is_planned_as_one_chooses_and_requested_from_the_region_s_own_d
     assert run["conf"]["target"] == "to-checkpoint"
     assert run["conf"]["checkpoint"] == first
     assert run["conf"]["reason"] == "wrong rates"
+
+
+def opens_reset(person: Person, target: str, *, region: str = REGION) -> None:
+    """Open the drawer of a reset with a target."""
+    person.goes(region_path(region))
+    pressed(person, "Reset …")
+    person.press(f"option[value='{target}']")
+
+
+def conf_of_reset(console: Console, editor: Person, reason: str) -> Mapping[str, object]:
+    """Trigger the reset that the drawer shows, and return the conf that its DAG run has."""
+    editor.one("input[name=reason]").send_keys(reason)
+    pressed(editor, "Trigger flights_reset")
+    editor.reads("The reset is requested")
+    known = console.airflow.known
+    with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
+        runs = client.request("GET", "dags/flights_reset/dagRuns")["dag_runs"]
+    (conf,) = (run["conf"] for run in runs if run["conf"]["reason"] == reason)
+    return cast("Mapping[str, object]", conf)
+
+
+def test_a_reset_takes_an_offset_for_each_partition_from_a_table(console: Console, editor: Person) -> None:
+    opens_reset(editor, "by-partition")
+    editor.reads("Give the offset of one partition or more", "1 to 4 of 4")
+    field = "input[aria-label='Offset of g: {}']"
+    editor.one(field.format(f"{console.topic}-2")).send_keys("7")
+    editor.one(field.format(f"{console.topic}-0")).send_keys("12")
+    editor.reads("2 partition(s) chosen", "2 of 4 partition(s)")
+    # Those that the filter hides keep what was written.
+    editor.one("[role=dialog] input[aria-label='Filter partitions']").send_keys("g[1]")
+    editor.reads("1 to 2 of 2")
+    editor.one(field.format(f"{console.topic}-2")).send_keys(Keys.BACKSPACE, "9")
+    editor.reads("2 partition(s) chosen", "2 of 4 partition(s)")
+    conf = conf_of_reset(console, editor, "by table")
+    assert conf["target"] == "from-file"
+    lines = sorted(str(conf["file"]).splitlines())
+    assert lines == [f'"g",{console.topic},0,12', f'"g",{console.topic},2,9']
+
+
+def test_a_reset_takes_the_offsets_of_a_file_and_says_what_is_wrong_with_one(
+    console: Console, editor: Person, tmp_path: Path
+) -> None:
+    (tmp_path / "wrong.csv").write_text("g,elsewhere,0,5\n")
+    (tmp_path / "right.csv").write_text(f"g,{console.topic},1,5\ng,{console.topic},3,6\n")
+    opens_reset(editor, "from-file")
+    editor.reads("Lines of GROUP,TOPIC,PARTITION,OFFSET")
+    editor.one("input[type=file]").send_keys(str(tmp_path / "wrong.csv"))
+    editor.reads("elsewhere", "1 line(s)")
+    editor.one("input[type=file]").send_keys(str(tmp_path / "right.csv"))
+    editor.reads("2 of 4 partition(s)", "2 line(s)")
+    assert conf_of_reset(console, editor, "by file")["file"] == f"g,{console.topic},1,5\ng,{console.topic},3,6"
+
+
+def lives_in(person: Person, zone: str) -> None:
+    """Choose a time zone in Airflow, for the pages that are opened from now on."""
+    person.driver.execute_script("localStorage.setItem('timezone', JSON.stringify(arguments[0]))", zone)
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/St_Johns"])
+def test_times_are_in_the_zone_that_the_user_has_chosen_in_airflow(viewer: Person, zone: str) -> None:
+    lives_in(viewer, zone)
+    viewer.goes(f"{region_path(REGION)}?tab=checkpoints")
+    viewer.reads("timeline 2")
+    for one in viewer.driver.find_elements("css selector", "tbody time"):
+        local = datetime.fromisoformat(str(one.get_attribute("datetime"))).astimezone(ZoneInfo(zone))
+        written = f"{local:%Y-%m-%d %H:%M:%S}"
+        assert one.text.startswith(written)
+        assert one.get_attribute("title") == f"{written} {zone}"
+
+
+# In summer and in winter: the clocks of that zone are set.
+@pytest.mark.parametrize(("day", "utc"), [("07-01", "06:30:00"), ("01-20", "07:30:00")])
+def test_a_reset_to_a_time_has_a_date_picker_in_that_zone(console: Console, editor: Person, day: str, utc: str) -> None:
+    date = f"{datetime.now(UTC).year - 1}-{day}"
+    lives_in(editor, "Europe/Zurich")
+    opens_reset(editor, "to-datetime")
+    picker = editor.one("input[type=datetime-local]")
+    editor.reads("Time in Europe/Zurich")
+    # Typed, its parts depend on the browser's language.
+    editor.driver.execute_script(
+        "Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set.call(...arguments);"
+        "arguments[0].dispatchEvent(new Event('input', { bubbles: true }))",
+        picker,
+        f"{date}T08:30",
+    )
+    editor.reads("4 of 4 partition(s)")
+    assert conf_of_reset(console, editor, f"to {date}")["time"] == f"{date}T{utc}.000Z"
 
 
 def test_a_recomputation_is_shown_first_and_requested_with_a_reason_from_a_dag_that_takes_the_checkpoint(

@@ -1,4 +1,7 @@
-"""From a run that was wrong to the approved reset and the cleared runs, in a browser, counted in clicks and seconds."""
+"""From a run that was wrong to the approved reset and the cleared runs, in a browser, counted in clicks and seconds.
+
+Another user looks at the region meanwhile, in another browser.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from airflow_kcr.embedded.flights import producer
+from airflow_kcr.hooks.links import region_path
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
-from airflow_kcr.protocol.values import RequestId
+from airflow_kcr.protocol.values import DesiredState, RequestId
 from airflow_kcr.spec import parse
 from tests.support.browser import Clicks, Person
 from tests.support.live_airflow import LiveAirflow
@@ -72,6 +76,12 @@ def test_a_bad_run_is_reset_and_what_it_undid_is_cleared_in_six_clicks_and_a_min
         for run in RUNS:
             airflow.editor.request("POST", f"dags/{CHECKPOINT}/dagRuns", {"dag_run_id": run, "logical_date": None})
             airflow.editor.request("PATCH", f"dags/{CHECKPOINT}/dagRuns/{run}", {"state": "success"})
+        other = browser("admin")
+        other.goes(region_path(REGION))
+        other.reads("2 of 2 present")
+        Clicks(other).on(By.XPATH, button("Pause"))
+        other.one("[role*=dialog] input[name=reason]").send_keys("before the reset")
+        epoch = live.region().epoch
         editor = browser("editor")
         editor.goes(f"/dags/{CHECKPOINT}/runs/wrong/")
         editor.reads("wrong", "Checkpoint")
@@ -81,7 +91,7 @@ def test_a_bad_run_is_reset_and_what_it_undid_is_cleared_in_six_clicks_and_a_min
         clicks.on(By.XPATH, button("Go back to before this run …"))
         editor.sees(lambda: focused(editor) == "reason", "the reason in focus")
         editor.driver.switch_to.active_element.send_keys("wrong rates", Keys.NULL)
-        clicks.on(By.XPATH, button(f"Request by {RESET}"))
+        clicks.on(By.XPATH, button(f"Trigger {RESET}"))
         clicks.on(By.CSS_SELECTOR, APPROVE)
         editor.sees(lambda: not editor.driver.find_elements(By.CSS_SELECTOR, APPROVE), "the answer taken")
         # Where the scheduler is late to hear that the asking process ended, Airflow has the question asked once more.
@@ -100,6 +110,21 @@ def test_a_bad_run_is_reset_and_what_it_undid_is_cleared_in_six_clicks_and_a_min
         assert reset.requester.reason == "wrong rates"
         assert clicks.count <= AT_MOST_CLICKS
         assert took <= AT_MOST_SECONDS
+
+        # The other sees what has happened behind the dialog, which is of the time before: its action is refused.
+        assert live.region().epoch > epoch
+        other.sees(lambda: fact(other, "Epoch") == str(live.region().epoch), "the new epoch")
+        other.press("button[data-verb=pause]")
+        other.reads("Nothing was changed; the page now shows the region as it is", f"epoch {epoch}")
+        assert live.region().desired_state is DesiredState.RUNNING
+        other.types(Keys.ESCAPE)
+        other.sees(lambda: not other.driver.find_elements(By.CSS_SELECTOR, "[role*=dialog]"), "no dialog")
+        Clicks(other).on(By.LINK_TEXT, "Resets")
+        other.reads("editor: wrong rates", "2 checkpoints")
+
+
+def fact(person: Person, name: str) -> str:
+    return person.driver.find_element(By.XPATH, f"//dt[.='{name}']/following-sibling::dd[1]").text
 
 
 def focused(person: Person) -> str | None:

@@ -34,7 +34,8 @@ def test_checkpoints_are_listed_and_shown(kcr: Kcr, checkpoint: Driver) -> None:
     assert (row["sequence"], row["state"], row["kept_because"]) == (2, "published", "it is the restore point")
     shown = kcr.json("checkpoint", "show", "flights", 2)
     assert shown["requested_by"] == {"dag_id": None, "run_id": None}
-    assert shown["offsets"][3] == {"group": "g", "topic": "t", "partition": 3, "offset": 10, "committed": 10}
+    place = {"group": "g", "topic": "t", "partition": 3}
+    assert shown["offsets"][3] == {**place, "offset": 10, "committed": 10, "position": 10}
 
 
 def test_a_checkpoint_and_the_plan_of_a_reset_name_the_tables(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:

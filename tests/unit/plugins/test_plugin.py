@@ -61,6 +61,7 @@ def test_each_module_imports_only_modules_that_are_served() -> None:
     for name in modules():
         text = (STATIC / name).read_text(encoding="utf-8")
         assert text.startswith("// @ts-check")
+        assert [line for line in text.splitlines() if len(line) > 120] == [], name
         assert set(re.findall(r' from "./([^"]+)"', text)) <= modules(), name
         assert not re.search(r"dangerouslySetInnerHTML|innerHTML|eval\(", text), name
 
