@@ -80,7 +80,7 @@ function Event({ row: { kind, body: { requester, ...body } } }) {
   const shown = (value) => typeof value === "string" ? value : JSON.stringify(value);
   const all = { ...body, ...(typeof requester === "string" ? {} : run) };
   const details = Object.entries(all).map(([name, value]) => `${name}=${shown(value)}`).join(" ");
-  return h(UI.Box, { overflowWrap: "anywhere" },
+  return h(UI.Box, { overflowWrap: "anywhere", maxW: { base: "10.5rem", md: "none" } },
     h(UI.Text, { fontWeight: "medium" }, kind),
     h(UI.Text, null, whoAndWhy(requester)),
     h(Muted, { lineClamp: 3, title: details }, details));
