@@ -80,7 +80,7 @@ class LagAt(View):
     @classmethod
     def of(cls, sample: LagSample) -> LagAt:
         """Return a sample in one line."""
-        total, largest = lag.totals(point.lag for point in sample.points.values())
+        total, largest = lag.totals(sample.lags)
         return cls(at=sample.at, group=sample.group, lag=total, max_lag=largest, partitions=len(sample.points))
 
     @classmethod

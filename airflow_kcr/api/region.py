@@ -27,6 +27,7 @@ from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.spec import RegionSpec, stored_spec
+from airflow_kcr.store.answers import BriefEvent
 from airflow_kcr.store.regions import RegionStore
 
 FOLLOW: Final = timedelta(seconds=1)
@@ -440,6 +441,17 @@ class Region:
     def newest_events(self, count: int) -> tuple[Event, ...]:
         """Return the last `count` events, in commit order."""
         return self.events(max(self.counter() - count, 0), count)
+
+    def brief_events(self, *, before: int | None, last: int, longest: int) -> tuple[BriefEvent, ...]:
+        """Return the newest events for people, in commit order; the rest of a region is not read.
+
+        Args:
+            before: only events with a lower number; None: all.
+            last: how many at most.
+            longest: how many characters a detail has at most; of a longer one, its beginning and an ellipsis are left.
+        """
+        number = None if before is None else values.EventNumber(before)
+        return self._store.brief_events(self.name, number, last, longest)
 
     def follow(self, after: int = 0) -> Iterator[Event]:
         """Yield every event after that number, and continue yielding as more happen; the caller ends it."""

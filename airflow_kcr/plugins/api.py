@@ -6,13 +6,12 @@ something names the epoch that its user looked at, so that nothing is done to a 
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 (FastAPI reads the annotation)
@@ -25,7 +24,6 @@ from airflow_kcr import verbs
 from airflow_kcr.api import Region
 from airflow_kcr.api.checkpoints import shown_region
 from airflow_kcr.api.group_readers import GroupReaders
-from airflow_kcr.api.ledger import event_to_json
 from airflow_kcr.api.partitions import CommitFinding
 from airflow_kcr.api.regions import look, regions
 from airflow_kcr.api.validation import CHECK, validate
@@ -220,15 +218,6 @@ def _brief(view: RegionView) -> dict[str, object]:
     return RegionView.shown.document(view, _OF_REGION) | {"groups": groups}
 
 
-def _shortened(event: dict[str, object]) -> dict[str, object]:
-    """Return an event whose details are short: one may name all partitions; `kcr events` has the whole."""
-    body: dict[str, object] = {}
-    for name, value in cast("Mapping[str, object]", event["body"]).items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        body[name] = value if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-    return {**event, "body": body}
-
-
 REGION: Final = "/api/stores/{store}/regions/{region}"
 
 
@@ -392,12 +381,10 @@ def _past(stores: Stores) -> APIRouter:
 
     @routes.get("/events")
     def events(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:
-        """The newest events before a number, the oldest first."""
-        with stores.region(store, region) as lent, uncollected():
-            end = lent.counter() + 1 if before is None else before
-            first = max(end - 1 - last, 0)
-            found = [event for event in lent.events(first, last) if event.number < end]
-            return _answer(events=[_shortened(event_to_json(event)) for event in found])
+        """The newest events before a number, the oldest first; `kcr events` has the whole of long details."""
+        with stores.region(store, region) as lent:
+            found = lent.brief_events(before=before, last=last, longest=LONGEST)
+        return _answer(events=[event._asdict() for event in found])
 
     return routes
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
-from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber
+from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Timeline
 
 
 class Sign(NamedTuple):
@@ -42,6 +44,17 @@ class Replayed:
 
     replayed: int = 0
     """How much of that was started again since."""
+
+
+class BriefEvent(NamedTuple):
+    """An event for people: of each detail that is long, its beginning."""
+
+    number: EventNumber
+    at: datetime
+    epoch: Epoch
+    timeline: Timeline
+    kind: str
+    body: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.store.answers import Replayed, Sign, Span
+from airflow_kcr.store.answers import BriefEvent, Replayed, Sign, Span
 from airflow_kcr.store.garbage import uncollected
 from airflow_kcr.store.postgres import (
     archive,
@@ -412,6 +412,19 @@ class RegionStore:
         """Return up to `limit` events after that number, in commit order."""
         return self._read(name, history.events, after, limit)
 
+    def brief_events(
+        self, name: values.RegionName, before: values.EventNumber | None, last: int, longest: int
+    ) -> tuple[BriefEvent, ...]:
+        """Return the newest events for people, in commit order.
+
+        Args:
+            name: the region's.
+            before: only events with a lower number; None: all.
+            last: how many at most.
+            longest: how many characters a detail has at most; of a longer one, its beginning and an ellipsis are left.
+        """
+        return self._read(name, history.brief, before, last, longest)
+
     def batch(self, name: values.RegionName, batch: values.BatchId) -> Batch | None:
         """Return one row of the ledger, whatever its outcome."""
         return self._read(name, ledger.one, batch)
@@ -528,9 +541,17 @@ class RegionStore:
         with self._beside(name) as session:
             lag.add(session, samples, session.rows(SQL["now"])[0][0])
 
-    def lag_since(self, name: values.RegionName, instant: datetime) -> tuple[LagSample, ...]:
-        """Return the kept samples of a region after an instant, the oldest first."""
-        return self._read(name, lag.since, instant)
+    def lag_since(
+        self, name: values.RegionName, instant: datetime, upto: datetime | None = None
+    ) -> tuple[LagSample, ...]:
+        """Return the kept samples of a region after an instant, the oldest first.
+
+        Args:
+            name: the region's.
+            instant: later samples are wanted.
+            upto: the last moment that is wanted; None: there is none.
+        """
+        return self._read(name, lag.since, instant, upto)
 
     def recent_lag(self, name: values.RegionName, now: datetime) -> tuple[LagSample, ...]:
         """Return the samples that verdicts are made of, the oldest first.
@@ -543,7 +564,8 @@ class RegionStore:
         """
         with uncollected():
             found = self.lag_since(name, now - WINDOW)
-            return self.lag_since(name, now - RECENT) if stands_still(found) else found
+            earlier = self.lag_since(name, now - RECENT, now - WINDOW) if stands_still(found) else ()
+            return (*earlier, *found)
 
     # Of what people were notified: no part of what it decides either
 

@@ -216,9 +216,10 @@ class MemoryTransactions(RegionStore):
         for key in surplus(kept, self._clock()):
             del kept[key]
 
-    def lag_since(self, name: RegionName, instant: datetime) -> tuple[LagSample, ...]:
+    def lag_since(self, name: RegionName, instant: datetime, upto: datetime | None = None) -> tuple[LagSample, ...]:
         self._region(name)
-        return tuple(sorted((s for s in self._lag[name].values() if s.at > instant), key=lambda s: (s.at, s.group)))
+        found = (s for s in self._lag[name].values() if s.at > instant and (upto is None or s.at <= upto))
+        return tuple(sorted(found, key=lambda s: (s.at, s.group)))
 
     def remember(
         self, name: RegionName, watcher: str, rule: Callable[[WatcherMemory, datetime], tuple[WatcherMemory, A]]

@@ -14,7 +14,7 @@ from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import MAX_NUMBER, BatchId, CheckpointNumber, EventNumber, Incarnation, MemberId
-from airflow_kcr.store.answers import HistoryStart, Horizon
+from airflow_kcr.store.answers import BriefEvent, HistoryStart, Horizon
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.connections import read_again
 from airflow_kcr.store.postgres.layouts import batches_from, event_from
@@ -37,6 +37,11 @@ PIECE: Final = 10_000
 def events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...]:
     """Return up to `limit` events after a number, in commit order."""
     return tuple(map(event_from, session.rows(SQL["page"], after=after, upto=MAX_NUMBER, limit=limit)))
+
+
+def brief(session: Session, before: EventNumber | None, last: int, longest: int) -> tuple[BriefEvent, ...]:
+    """Return what `RegionStore.brief_events` does; none of the long details leaves the store."""
+    return tuple(BriefEvent(*row) for row in session.rows(SQL["brief"], before=before, last=last, longest=longest))
 
 
 def position(session: Session, reader: str) -> EventNumber | None:

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from functools import lru_cache, partial
 from typing import Final
 
 from airflow_kcr.errors import StoreError
@@ -44,21 +45,33 @@ def add(session: Session, samples: Collection[LagSample], now: datetime) -> None
         session.run(SQL["drop"], group=key.group, at=key.at)
 
 
-def since(session: Session, instant: datetime) -> tuple[LagSample, ...]:
-    """Return the samples after an instant, oldest first."""
-    return tuple(_sample(*row) for row in session.rows(SQL["since"], since=instant))
+def since(session: Session, instant: datetime, upto: datetime | None) -> tuple[LagSample, ...]:
+    """Return what `RegionStore.lag_since` does."""
+    return since_of(session, [session.region_id], instant, upto=upto)[session.region_id]
 
 
 def recent(session: Session, regions: Collection[int], now: datetime) -> dict[int, tuple[LagSample, ...]]:
     """Return what `RegionStore.recent_lag` does, of several regions; two statements for all."""
     found = since_of(session, regions, now - WINDOW)
-    return found | since_of(session, [region for region in regions if stands_still(found[region])], now - RECENT)
+    standing = [region for region in regions if stands_still(found[region])]
+    earlier = since_of(session, standing, now - RECENT, upto=now - WINDOW)
+    return found | {region: (*samples, *found[region]) for region, samples in earlier.items()}
 
 
-def since_of(session: Session, regions: Collection[int], instant: datetime) -> dict[int, tuple[LagSample, ...]]:
-    """Return the samples of several regions after an instant, by their ids, oldest first; one statement for all."""
+def since_of(
+    session: Session, regions: Collection[int], instant: datetime, *, upto: datetime | None = None
+) -> dict[int, tuple[LagSample, ...]]:
+    """Return the samples of several regions after an instant, by their ids, oldest first; one statement for all.
+
+    Args:
+        session: the transaction.
+        regions: their ids.
+        instant: later ones are wanted.
+        upto: the last moment that is wanted; None: there is none.
+    """
     found: dict[int, list[LagSample]] = {region: [] for region in regions}
-    for region, *row in session.rows(SQL["since_of"], regions=list(regions), since=instant) if regions else ():
+    given = {"regions": list(regions), "since": instant, "upto": upto}
+    for region, *row in session.rows(SQL["since_of"], **given) if regions else ():
         found[region].append(_sample(*row))
     return {region: tuple(samples) for region, samples in found.items()}
 
@@ -73,12 +86,20 @@ def _points(document: Mapping[str, Mapping[str, Mapping[str, list[Offset | None]
     Raises:
         StoreError: it is not of that form; the row was written by something else.
     """
+    found: dict[GroupPartition, LagPoint] = {}
     try:
-        return {
-            GroupPartition(GroupId(group), TopicName(topic), int(partition)): LagPoint(*point)
-            for group, topics in document.items()
-            for topic, partitions in topics.items()
-            for partition, point in partitions.items()
-        }
+        for group, topics in document.items():
+            for topic, partitions in topics.items():
+                if not set(map(len, partitions.values())) <= {len(LagPoint._fields)}:
+                    raise ValueError(f"{group} {topic} has points of another length")
+                points = map(partial(tuple.__new__, LagPoint), partitions.values())
+                found.update(zip(_partitions(group, topic, tuple(partitions)), points, strict=True))
     except (AttributeError, TypeError, ValueError) as error:
         raise StoreError(f"the store holds a sample of lag that can't be read: {error}") from error
+    return found
+
+
+@lru_cache(maxsize=16)
+def _partitions(group: str, topic: str, numbers: tuple[str, ...]) -> tuple[GroupPartition, ...]:
+    """Return the partitions of a topic, which are the same in each sample of a group."""
+    return tuple(GroupPartition(GroupId(group), TopicName(topic), int(number)) for number in numbers)

@@ -11,6 +11,20 @@ FROM json_populate_recordset(CAST(NULL AS kcr.event), CAST(:event AS json)) n
 SELECT number, at, epoch, timeline, kind, body FROM kcr.event
 WHERE region_id = :region AND number > :after AND number <= :upto ORDER BY number LIMIT :limit
 
+-- name: brief
+-- The newest events before a number, in the order of their numbers; of each detail that is longer, its beginning: one
+-- may name all partitions.
+SELECT e.number, e.at, e.epoch, e.timeline, e.kind,
+       CASE WHEN octet_length(e.body::text) <= :longest THEN e.body ELSE (
+           SELECT jsonb_object_agg(key, CASE WHEN length(text) <= :longest THEN value
+                                             ELSE to_jsonb(left(text, :longest) || '…') END)
+           FROM (SELECT d.key, d.value, CASE jsonb_typeof(d.value) WHEN 'string' THEN d.value #>> '{{}}'
+                                                                   ELSE d.value::text END AS text
+                 FROM jsonb_each(e.body) d) each_detail
+       ) END
+FROM (SELECT * FROM kcr.event WHERE region_id = :region AND (CAST(:before AS bigint) IS NULL OR number < :before)
+      ORDER BY number DESC LIMIT :last) e ORDER BY e.number
+
 -- name: position
 -- The newest event that a program outside the region has dealt with.
 SELECT number FROM kcr.event_position WHERE (region_id, reader) = (:region, :reader)

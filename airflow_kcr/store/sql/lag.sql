@@ -13,8 +13,5 @@ DELETE FROM kcr.lag_sample WHERE (region_id, group_id, at) = (:region, :group, :
 -- name: since_of
 -- Those of several regions.
 SELECT region_id, group_id, at, epoch, body FROM kcr.lag_sample
-WHERE region_id = ANY (CAST(:regions AS bigint[])) AND at > :since ORDER BY at, group_id COLLATE "C"
-
--- name: since
-SELECT group_id, at, epoch, body FROM kcr.lag_sample WHERE region_id = :region AND at > :since
-ORDER BY at, group_id COLLATE "C"
+WHERE region_id = ANY (CAST(:regions AS bigint[])) AND at > :since
+  AND (CAST(:upto AS timestamptz) IS NULL OR at <= :upto) ORDER BY at, group_id COLLATE "C"

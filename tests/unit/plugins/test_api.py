@@ -15,6 +15,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, DesiredState
 from tests.support.browsing import TestClient
 from tests.support.driver import Driver
+from tests.support.plans import statements
 from tests.unit.plugins.test_page import as_role, page_at
 
 if TYPE_CHECKING:
@@ -98,6 +99,15 @@ def test_a_long_detail_of_an_event_is_cut_and_the_command_has_the_whole(
     body = editor.get(f"{FLIGHTS}/events?last=1").json()["events"][0]["body"]
     assert (body["name"], len(body["reason"]), body["reason"][-1]) == ("audit", 301, "…")
     assert printed(database_url, "events", "flights")[-1]["body"]["reason"] == "x" * 5_000
+
+
+def test_events_are_read_without_the_region(editor: TestClient, driver: Driver) -> None:
+    busy(driver)
+    editor.get(f"{FLIGHTS}/events")  # the schema is checked once
+    with statements() as run:
+        editor.get(f"{FLIGHTS}/events")
+    assert len(run) == 2
+    assert not any("kcr.claim" in statement for statement in run)
 
 
 def test_lists_come_in_pages(editor: TestClient, driver: Driver) -> None:
