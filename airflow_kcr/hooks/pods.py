@@ -9,8 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
+from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from airflow_kcr.errors import KcrError, ServiceFailed, ToolMissing
@@ -28,6 +32,9 @@ LAST_LINES: Final = 20
 
 _ANSWER_WITHIN: Final = (3.0, 10.0)
 """Seconds to connect with the API server, and for its answer."""
+
+FRESH: Final = 1.0
+"""Seconds for which one list of pods is the answer to everyone."""
 
 _GONE: Final = 404
 _OVER: Final = frozenset({"Succeeded", "Failed"})
@@ -82,45 +89,78 @@ class DriverState:
 
 
 class DriverPods:
-    """Asks the API server about the pods of one application's drivers; from any thread, one call at a time.
+    """Asks the API server about the pods of a namespace's drivers; from any thread.
+
+    Triggers ask for hundreds of drivers every few seconds, and share one answer of the server.
 
     Every call raises ServiceFailed where the server can't be asked, and ToolMissing without its client.
 
     Args:
-        driver: whose.
+        server: address of the API server.
+        namespace: the pods'.
     """
 
-    def __init__(self, driver: DriverPod) -> None:
-        self._driver = driver
+    def __init__(self, server: str, namespace: str) -> None:
+        self._server, self._namespace = server, namespace
         self._client: CoreV1Api | None = None
+        self._listing = Lock()
+        self._listed: Future[dict[str, Pod]] = Future()
+        self._listed_until = 0.0
 
-    def state(self) -> DriverState:
-        """Return how the driver's pod is."""
-        pod = self._asked(lambda core: core.read_namespaced_pod(self._driver.pod, **self._options))
+    @classmethod
+    def of(cls, driver: DriverPod) -> DriverPods:
+        """Return the one of this process that asks about the namespace of a driver."""
+        return _shared(driver.server, driver.namespace)
+
+    def state(self, name: str) -> DriverState:
+        """Return how a driver's pod is, or was a second ago."""
+        pod = self._listed_lately().get(name)
+        if pod is None:
+            pod = self._asked(lambda core: core.read_namespaced_pod(name, **self._options))
         return DriverState(is_there=False) if pod is None else _state(pod)
 
-    def log(self) -> list[str]:
-        """Return the last lines of the driver's log."""
-        name, options = self._driver.pod, self._options
+    def log(self, name: str) -> list[str]:
+        """Return the last lines of a driver's log."""
+        options = self._options
         said = self._asked(lambda core: core.read_namespaced_pod_log(name, tail_lines=LAST_LINES, **options), str)
         return (said or "").splitlines()
 
-    def delete(self, name: str = "") -> None:
-        """Delete a driver's pod, this one's unless a name is given.
+    def delete(self, name: str) -> None:
+        """Delete a driver's pod.
 
         Executors, config maps, services and network policies of the driver belong to its pod, and go with it.
         """
-        self._asked(lambda core: core.delete_namespaced_pod(name or self._driver.pod, **self._options))
+        self._asked(lambda core: core.delete_namespaced_pod(name, **self._options))
 
-    def lost(self) -> list[str]:
-        """Return the names of pods of this application's drivers that have failed, or can't start."""
-        selector = f"{LABEL}={self._driver.application},spark-role=driver"
-        found = self._asked(lambda core: core.list_namespaced_pod(label_selector=selector, **self._options))
-        return [pod["metadata"]["name"] for pod in (found or {}).get("items", ()) if _is_lost(pod)]
+    def lost(self, application: str) -> list[str]:
+        """Return the names of pods of an application's drivers that have failed, or can't start.
+
+        Args:
+            application: the value of their label.
+        """
+        return [name for name, pod in self._list(f"{LABEL}={application}").items() if _is_lost(pod)]
+
+    def _listed_lately(self) -> dict[str, Pod]:
+        """Return the pods by their names, from an answer that others may have been given, too, or an error."""
+        with self._listing:
+            if monotonic() >= self._listed_until:
+                self._listed = Future()
+                try:
+                    self._listed.set_result(self._list(LABEL))
+                except KcrError as error:
+                    self._listed.set_exception(error)
+                self._listed_until = monotonic() + FRESH
+            return self._listed.result()
+
+    def _list(self, label: str) -> dict[str, Pod]:
+        """Return the pods of drivers with a label, but for those that succeeded: they stay, and are ever more."""
+        selectors = {"label_selector": f"{label},spark-role=driver", "field_selector": "status.phase!=Succeeded"}
+        found = self._asked(lambda core: core.list_namespaced_pod(**selectors, **self._options))
+        return {pod["metadata"]["name"]: pod for pod in (found or {}).get("items", ())}
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {"namespace": self._driver.namespace, "_preload_content": False, "_request_timeout": _ANSWER_WITHIN}
+        return {"namespace": self._namespace, "_preload_content": False, "_request_timeout": _ANSWER_WITHIN}
 
     def _asked(self, ask: Callable[[CoreV1Api], Any], read: Callable[[str], Any] = json.loads) -> Any:  # noqa: ANN401
         """Return the server's answer, as JSON or as text; None: there is no such pod."""
@@ -131,18 +171,21 @@ class DriverPods:
         except ImportError as error:
             raise ToolMissing(f"install apache-airflow-providers-cncf-kubernetes: {error}") from error
         try:
-            self._client = self._client or _client(self._driver.server)
+            self._client = self._client or _client(self._server)
             return read(ask(self._client).data.decode())
         except ApiException as error:
             if error.status == _GONE:
                 return None
             self._client = None  # the next call reads a token anew
-            raise ServiceFailed(
-                f"{self._driver.server} answered {error.status} {error.reason}: {_told(error)}"
-            ) from error
+            raise ServiceFailed(f"{self._server} answered {error.status} {error.reason}: {_told(error)}") from error
         except (HTTPError, ConfigException, OSError, ValueError) as error:
             self._client = None
-            raise ServiceFailed(f"{self._driver.server} can't be asked: {error}") from error
+            raise ServiceFailed(f"{self._server} can't be asked: {error}") from error
+
+
+@cache
+def _shared(server: str, namespace: str) -> DriverPods:
+    return DriverPods(server, namespace)
 
 
 def clean(driver: DriverPod, warn: Callable[[str], object]) -> None:
@@ -154,9 +197,9 @@ def clean(driver: DriverPod, warn: Callable[[str], object]) -> None:
         driver: one of the application's.
         warn: called with what was deleted, and what can't be.
     """
-    pods = DriverPods(driver)
+    pods = DriverPods.of(driver)
     try:
-        for name in pods.lost():
+        for name in pods.lost(driver.application):
             pods.delete(name)
             warn(f"pod {name} of a lost driver was deleted, with all that belonged to it")
     except KcrError as error:

@@ -23,6 +23,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow_kcr.driver.task import REQUEST_ID, RunningApplication, Sieve, compared_in, process_state
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
 from airflow_kcr.hooks.pods import LABEL, DriverPod, clean, label_of
+from airflow_kcr.hooks.yarn import DriverApplication
 from airflow_kcr.settings import is_secret, names_secret, secrets_in
 from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
 from airflow_kcr.spark.session import CONNECTOR, refuse_settings
@@ -132,12 +133,16 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         return self._yarn_application_id or self._kubernetes_driver_pod or ""
 
     @property
-    def driver(self) -> DriverPod | None:
-        """The pod of the driver, whose name is empty before there is one; None: it is in none."""
-        if not (self.is_cluster and self._is_kubernetes):
+    def driver(self) -> DriverPod | DriverApplication | None:
+        """Where a driver is that the cluster has taken; None: it is in no cluster, or the cluster did not say it."""
+        if not (self.is_cluster and self.accepted):
             return None
-        master, namespace = self._connection["master"], self._connection["namespace"]
-        return DriverPod.of(master, namespace, self.accepted, self._name)
+        if self._is_kubernetes:
+            return self._pod(self.accepted)
+        return DriverApplication.of(self.application.ui, self.accepted) if self.application else None
+
+    def _pod(self, name: str) -> DriverPod:
+        return DriverPod.of(self._connection["master"], self._connection["namespace"], name, self._name)
 
     def _resolve_connection(self) -> dict[str, Any]:
         # The provider's takes YARN for a connection that is not there.
@@ -179,8 +184,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             # Spark has the driver's Python from here, and this machine's path leads nowhere there.
             found.pop("PYSPARK_DRIVER_PYTHON", None)
         self._environment = {**found, **self._environment}
-        if (driver := self.driver) is not None:
-            clean(driver, self.log.warning)
+        if self.is_cluster and self._is_kubernetes:
+            clean(self._pod(""), self.log.warning)
         try:
             with ExitStack() as fetching:
                 self._fetching = fetching

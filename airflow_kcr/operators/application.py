@@ -155,7 +155,7 @@ class ApplicationOperator(WaitingTask, SparkSubmitOperator):
         if submit.application is None:
             context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
         self.log.info("the cluster has taken the application %s", submit.accepted)
-        self.give_up_slot(goal, _FOR_EVER, then=then, kept=kept, driver=submit.driver if submit.accepted else None)
+        self.give_up_slot(goal, _FOR_EVER, then=then, kept=kept, driver=submit.driver)
 
     def submission(self, spec: RegionSpec, groups: Iterable[GroupId], name: str, *arguments: str) -> Submission:
         """Return what is submitted: `kcr` with these arguments, and what the sinks of groups need.

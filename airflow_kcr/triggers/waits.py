@@ -28,9 +28,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_kcr.errors import KcrError
 from airflow_kcr.goals import MembersEnded, WaitingFor
 from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
-from airflow_kcr.hooks.pods import DriverPod
 from airflow_kcr.protocol.values import format_instant, parse_instant, region_name
-from airflow_kcr.triggers.drivers import SETTLED_WITHIN, cleaned, driver_ended
+from airflow_kcr.triggers.drivers import SETTLED_WITHIN, ClusterDriver, cleaned, driver_ended, driver_from_json
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer, waiting_for_from_json
 
 if TYPE_CHECKING:
@@ -309,7 +308,7 @@ class WaitingTask(OfRegion):
         then: str = "resume",
         since: datetime | None = None,
         kept: Mapping[str, object] | None = None,
-        driver: DriverPod | None = None,
+        driver: ClusterDriver | None = None,
     ) -> NoReturn:
         """Go on in a method once a region is what is waited for, or that is over otherwise.
 
@@ -319,7 +318,7 @@ class WaitingTask(OfRegion):
             then: the method; it is given the trigger's event.
             since: the store's clock when the task began to wait; None: that counts from the trigger's start.
             kept: what the method is given beside the event, as JSON.
-            driver: the pod of the driver that the region's members are in, where they are in one.
+            driver: the driver in a cluster that the region's members are in, where it is known.
         """
         deadline = self.at_most(longest)
         self.defer(
@@ -361,7 +360,7 @@ class RegionTrigger(BaseTrigger):
         waiting_for: its `to_json`.
         deadline: seconds after which it gives up, counted from `asked_at`.
         asked_at: the store's clock when the task began to wait, as ISO 8601; empty: when the trigger starts.
-        driver: the `DriverPod` as JSON, whose end is an answer too; None: it is not known, or there is none.
+        driver: the fields of the `ClusterDriver`, whose end is an answer too; None: it is not known, or there is none.
     """
 
     def __init__(
@@ -435,10 +434,10 @@ class RegionTrigger(BaseTrigger):
         )
         interval = max(conf.getfloat("kcr", "poll_interval", fallback=DEFAULT_INTERVAL), SHORTEST_INTERVAL)
         region = Poller.at(await hook.astore_url(), timedelta(seconds=interval)).wait(wait)
-        return await (region if self.driver is None else self._first(region, DriverPod(**self.driver)))
+        return await (region if self.driver is None else self._first(region, driver_from_json(self.driver)))
 
-    async def _first(self, region: Coroutine[Any, Any, TriggerAnswer], driver: DriverPod) -> TriggerAnswer:
-        """Return the region's answer, or that of the driver's pod where the region has none by then."""
+    async def _first(self, region: Coroutine[Any, Any, TriggerAnswer], driver: ClusterDriver) -> TriggerAnswer:
+        """Return the region's answer, or that of its driver where the region has none by then."""
         reached = asyncio.ensure_future(region)
         ended = asyncio.ensure_future(driver_ended(driver, self.log.warning))
         try:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from airflow_kcr.embedded.jars import resolve, spark_connector
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.region.waits import Rule
-from airflow_kcr.triggers.payloads import Status, TriggerAnswer
+from airflow_kcr.triggers.payloads import Status
 from tests.kubernetes.cluster import Cluster, Json
 from tests.kubernetes.images import IMAGE, PAUSE, PYTHON
 from tests.kubernetes.services import Services
 from tests.support.airflow_home import connection_json
 from tests.support.consume import Task, consumers
-from tests.support.consume_in_cluster import ConsumersInCluster, trigger
+from tests.support.consume_in_cluster import TOLD_WITHIN, ConsumersInCluster, trigger
 from tests.support.consume_pipeline import OUTPUT
 from tests.support.kubernetes_page import SPACE, block
 from tests.support.members import TOP
@@ -49,9 +48,6 @@ SETTINGS = {
 
 LEFT = "pods,configmaps,services,networkpolicies"
 """What an application has in its namespace."""
-
-TOLD_WITHIN = 15.0
-"""Seconds from the end of a driver's pod to the next try's turn."""
 
 FAILED_WITHIN = 60.0
 """Seconds from a hand-over; the kubelet tries to pull an image twice before it says that it backs off."""
@@ -132,16 +128,6 @@ class OnKubernetes(ConsumersInCluster):
         self.found.work()
         assert len(self.found.incarnations(self.found.live.member(0))) == 1
         self.finish(task)
-
-    def watched(self, task: Task) -> Future[TriggerAnswer]:
-        """Return what the trigger of a task will say, which watches from now on."""
-        return ThreadPoolExecutor(1, "trigger").submit(self.answer, task)
-
-    def take_over(self) -> None:
-        """Have the next try go on, and everything be consumed; nothing is left of the first then."""
-        second = self.hand_over(try_number=2)
-        self.found.work()
-        self.finish(second)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ from tests.support.driver import STOP
 
 COMING = 400.0
 """Seconds for a hand-over, and for the driver's start in its container."""
+
+TOLD_WITHIN = 15.0
+"""Seconds from the end of a driver, as the cluster tells of it, to the next try's turn."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +68,16 @@ class ConsumersInCluster(ABC):
             raise AssertionError("the trigger ended without an event")
 
         return asyncio.run(asyncio.wait_for(main(), COMING))
+
+    def watched(self, task: Task) -> Future[TriggerAnswer]:
+        """Return what the trigger of a task will say, which watches from now on."""
+        return ThreadPoolExecutor(1, "trigger").submit(self.answer, task)
+
+    def take_over(self) -> None:
+        """Have the next try go on, and everything be consumed."""
+        second = self.hand_over(try_number=2)
+        self.found.work()
+        self.finish(second)
 
     def finish(self, task: Task) -> None:
         """Let everything be consumed, stop the region, and judge."""

@@ -124,10 +124,10 @@ class ApiServer:
 
     def select(self, plural: str, namespace: str, labels: str = "") -> list[Json]:
         """Return the objects of a kind in a namespace that have these labels."""
-        wanted = dict(term.split("=") for term in labels.split(",") if term)
+        wanted = [term.partition("=") for term in labels.split(",") if term]
         with self.lock:
             kept = [one for (kind, space, _), one in self.objects.items() if (kind, space) == (plural, namespace)]
-        return [one for one in kept if wanted.items() <= (one["metadata"].get("labels") or {}).items()]
+        return [one for one in kept if all(_has(one["metadata"].get("labels") or {}, *term) for term in wanted)]
 
     def create(self, plural: str, namespace: str, given: Json) -> Json:
         """Store a new object."""
@@ -295,7 +295,11 @@ class _Handler(BaseHTTPRequestHandler):
             case "get":
                 self._send(200, api.get(place))
             case "list":
-                self._send(200, self._listed(plural, api.select(plural, namespace, query.get("labelSelector", ""))))
+                found = api.select(plural, namespace, query.get("labelSelector", ""))
+                if "fieldSelector" in query:
+                    assert query["fieldSelector"] == "status.phase!=Succeeded"
+                    found = [one for one in found if one.get("status", {}).get("phase") != "Succeeded"]
+                self._send(200, self._listed(plural, found))
             case "create":
                 self._send(201, api.create(plural, namespace, body))
             case "patch" if "apply-patch" in self.headers.get("Content-Type", "") and place not in api.objects:
@@ -324,6 +328,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _has(labels: Mapping[str, str], name: str, equals: str, value: str) -> bool:
+    return name in labels and (not equals or labels[name] == value)
 
 
 def _tail(text: str, query: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_kcr.triggers.payloads import Status
 from tests.support.consume import Task, consumers
-from tests.support.consume_in_cluster import ConsumersInCluster, trigger
+from tests.support.consume_in_cluster import TOLD_WITHIN, ConsumersInCluster, trigger
 from tests.support.consume_pipeline import OUTPUT
 from tests.support.kafka import Kafka
 from tests.support.members import TOP
@@ -91,9 +91,12 @@ def test_spark_replaces_an_executor_that_yarn_has_lost_and_the_application_goes_
 
 
 @pytest.mark.parametrize("fault", ["driver lost", "application killed"])
-def test_an_application_that_yarn_has_lost_fails_its_task_and_the_next_try_takes_over(here: OnYarn, fault: str) -> None:
+def test_an_application_that_yarn_has_lost_is_told_by_its_state_and_the_next_try_takes_over(
+    here: OnYarn, fault: str
+) -> None:
     first = here.hand_over()
     here.found.work()
+    said = here.watched(first)
     if fault == "driver lost":
         (driver,) = here.cluster.processes(APPLICATION_MASTER)
         os.kill(driver, signal.SIGKILL)
@@ -101,8 +104,6 @@ def test_an_application_that_yarn_has_lost_fails_its_task_and_the_next_try_takes
         here.cluster.kill(here.application(first))
     here.until_over(first)
     assert not here.ended(first)
-    assert here.answer(first).status is not Status.REACHED
+    assert said.result(TOLD_WITHIN).status is not Status.REACHED
     here.found.until(lambda: here.cluster.processes(EXECUTOR) == [], "its executors over")
-    second = here.hand_over(try_number=2)
-    here.found.work()
-    here.finish(second)
+    here.take_over()

@@ -387,6 +387,7 @@ def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_sl
     assert not any("KCR_" in argument or "postgresql" in argument for argument in given)
     assert task.xcoms["kcr_application"] == {"application": "application_17_0042"}
     assert isinstance(raised.trigger, RegionTrigger)
+    assert raised.trigger.driver is None  # YARN's client did not say where the resource manager is
     assert raised.trigger.waiting_for == {
         "kind": "members_ended",
         "group": "g",
@@ -437,13 +438,15 @@ def test_of_what_yarns_client_says_the_name_and_the_page_are_kept_and_shown_once
     submits(f"cat <<'END'\n{YARNS}END")
     driver.up()
     with capture_logs() as lines:
-        _, task = deferred(indexes=[0, 1])
+        raised, task = deferred(indexes=[0, 1])
     page = "http://rm:8088/proxy/application_17_0042/"
     kept = task.xcoms["kcr_application"]
     assert isinstance(kept, dict)
     assert (kept["application"], kept["ui"], task.xcoms["kcr_spark_ui"]) == ("application_17_0042", page, page)
     said = [str(line["event"]) % line.get("positional_args", ()) for line in lines]
     assert said.count("Identified spark application id: application_17_0042") == 1
+    assert isinstance(raised.trigger, RegionTrigger)
+    assert raised.trigger.driver == {"manager": "http://rm:8088", "application": "application_17_0042"}
     assert "application_17_0042, http://rm:8088/proxy/application_17_0042/" in said
     assert not any("token" in line or "resolving" in line or "ShutdownHook" in line for line in said)
 

@@ -1,23 +1,30 @@
-"""A deferred task whose driver is in a pod: what Kubernetes says of the pod is an answer, too."""
+"""A deferred task whose driver is in a cluster: what Kubernetes or YARN says of the driver is an answer, too."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
 
+from airflow_kcr.errors import ServiceFailed
 from airflow_kcr.goals import MembersEnded
-from airflow_kcr.hooks.pods import DriverPod
+from airflow_kcr.hooks import pods as hook
+from airflow_kcr.hooks.pods import DriverPod, DriverPods, DriverState
+from airflow_kcr.hooks.yarn import DriverApplication
 from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.triggers import drivers, waits
+from airflow_kcr.triggers.drivers import ClusterDriver
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.driver import Driver
+from tests.support.endpoint import Answer, Endpoint, Request
 from tests.support.kubernetes_page import SPACE
 from tests.support.kubernetes_pods import Pods, kubernetes_pods
 from tests.unit.triggers.conftest import running, until
@@ -28,6 +35,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "PERIOD", 0.05)
+    monkeypatch.setattr(hook, "FRESH", 0.0)
     monkeypatch.setattr(waits, "SETTLED_WITHIN", 0.5)
 
 
@@ -38,7 +46,7 @@ def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
         yield pods
 
 
-def trigger(driver: DriverPod) -> RegionTrigger:
+def trigger(driver: ClusterDriver) -> RegionTrigger:
     waiting_for = MembersEnded(group=GroupId("g"), indexes=(0,), before=(0,), last_request="try 1")
     return RegionTrigger(
         kcr_conn_id="kcr_default",
@@ -54,7 +62,7 @@ async def answer(made: RegionTrigger) -> TriggerAnswer:
     return found
 
 
-def answered(driver: DriverPod, then: Callable[[], object] = lambda: None) -> TriggerAnswer:
+def answered(driver: ClusterDriver, then: Callable[[], object] = lambda: None) -> TriggerAnswer:
     """Return what the trigger says after something has happened."""
     found: list[TriggerAnswer] = []
 
@@ -180,3 +188,139 @@ def test_a_token_that_has_been_renewed_is_read_again(driver: Driver, pods: Pods,
         pods.remove()
 
     assert "is gone" in answered(here, renewed).detail
+
+
+# -- many drivers ------------------------------------------------------------------------------------------------------
+
+
+def states(pods: list[DriverPod]) -> list[DriverState]:
+    """Return how pods are, as many triggers ask for them at the same moment."""
+    with ThreadPoolExecutor(8) as threads:
+        return list(threads.map(lambda one: DriverPods.of(one).state(one.pod), pods))
+
+
+def test_one_list_answers_for_all_drivers_and_only_who_is_not_on_it_is_asked_for(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "FRESH", 60.0)
+    running = [pods.driver(f"kcr-driver-{n}", f"kcr flights g {n}") for n in range(20)]
+    for one in running:
+        pods.run(one.pod)
+    assert states(running) == [DriverState()] * 20
+    assert [one.verb for one in pods.api.requests] == ["list"]
+
+    # Those that have succeeded are not on the list: they stay in the namespace, and are ever more.
+    over, later = pods.driver("kcr-over"), pods.driver("kcr-later")
+    pods.end(0, "Completed", "kcr-over")
+    gone = DriverPod.of(f"k8s://{pods.api.address}", SPACE, "kcr-gone", "kcr flights g 0")
+    assert states([over, later, gone]) == [
+        DriverState(status=0, reason="Completed"),
+        DriverState(),
+        DriverState(is_there=False),
+    ]
+    assert [one.verb for one in pods.api.requests] == ["list", "get", "get", "get"]
+
+
+def test_an_api_server_that_does_not_answer_is_asked_once_for_all(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def client(server: str) -> None:
+        asked.append(server)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(hook, "FRESH", 60.0)
+    monkeypatch.setattr(hook, "_client", client)
+    for n in range(20):
+        with pytest.raises(ServiceFailed, match="no route to host"):
+            states([pods.driver(f"kcr-driver-{n}")])
+    assert asked == [pods.api.address]
+
+
+# -- YARN --------------------------------------------------------------------------------------------------------------
+
+APPLICATION = "application_17_0042"
+
+
+@dataclass(slots=True)
+class Manager:
+    """What a resource manager says of an application."""
+
+    said: Answer = field(default_factory=lambda: about("RUNNING", "UNDEFINED"))
+    url: str = ""
+
+    def answer(self, request: Request) -> Answer:
+        assert request.path == f"/ws/v1/cluster/apps/{APPLICATION}"
+        assert request.headers["Accept"] == "application/json"
+        return self.said
+
+    @property
+    def driver(self) -> DriverApplication:
+        return DriverApplication.of(f"{self.url}/proxy/{APPLICATION}/", APPLICATION)
+
+
+def about(state: str, final: str, diagnostics: str = "") -> Answer:
+    """Return an answer about an application."""
+    told = {"id": APPLICATION, "state": state, "finalStatus": final, "diagnostics": diagnostics}
+    return Answer(body=json.dumps({"app": told}).encode())
+
+
+UNKNOWN = Answer(404, b'{"RemoteException": {"exception": "NotFoundException", "message": "app not found"}}')
+
+
+@pytest.fixture
+def manager() -> Iterator[Manager]:
+    manager = Manager()
+    with Endpoint(manager.answer) as endpoint:
+        manager.url = endpoint.url
+        yield manager
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "detail"),
+    [
+        (
+            about("FINISHED", "FAILED", "User application exited with status 2"),
+            Status.REFUSED,
+            r"status 2 \(FAILED\): its last words are above",
+        ),
+        (
+            about("FAILED", "FAILED", "AM Container exited with  exitCode: 137\nFailing this attempt."),
+            Status.TIMED_OUT,
+            r"status 1 \(FAILED\): its last words are above; another try",
+        ),
+        (about("KILLED", "KILLED", "killed by user root"), Status.TIMED_OUT, r"status 1 \(KILLED\)"),
+        (about("FINISHED", "SUCCEEDED"), Status.TIMED_OUT, "ended in good order while the region goes on; another try"),
+        (UNKNOWN, Status.TIMED_OUT, "the resource manager doesn't know it any more"),
+    ],
+    ids=["refused", "lost", "killed", "in good order", "forgotten"],
+)
+def test_an_application_of_yarn_that_ends_says_how(
+    driver: Driver, manager: Manager, capsys: pytest.CaptureFixture[str], said: Answer, status: Status, detail: str
+) -> None:
+    found = answered(manager.driver, lambda: setattr(manager, "said", said))
+    assert found.status is status
+    assert re.search(detail, found.detail), found.detail
+    assert f"YARN's application {APPLICATION} has ended" in found.detail
+    diagnostics = json.loads(said.body).get("app", {}).get("diagnostics", "")
+    shown = capsys.readouterr().out
+    assert all(f"driver: {line}" in shown for line in diagnostics.splitlines())
+
+
+def test_an_end_on_yarn_with_the_region_s_is_the_region_s(driver: Driver, manager: Manager) -> None:
+    def stop() -> None:
+        manager.said = about("FINISHED", "SUCCEEDED")
+        driver.handle(KillRegion())
+
+    assert answered(manager.driver, stop) == TriggerAnswer(status=Status.REACHED)
+
+
+@pytest.mark.parametrize(
+    "said", [Answer(401, b"Authentication required"), Answer(404, b"no such page"), Answer(200, b"<html>")]
+)
+def test_where_yarn_can_t_be_asked_the_region_alone_says_it(
+    driver: Driver, manager: Manager, capsys: pytest.CaptureFixture[str], said: Answer
+) -> None:
+    manager.said = said
+    assert answered(manager.driver, lambda: driver.handle(KillRegion())).status is Status.REACHED
+    shown = capsys.readouterr().out
+    assert shown.count(f"YARN's application {APPLICATION} can't be watched; only its members' leases tell") == 1
