@@ -18,7 +18,7 @@ SELECT e.number, e.at, e.epoch, e.timeline, e.kind,
        CASE WHEN octet_length(e.body::text) <= :longest THEN e.body ELSE (
            SELECT jsonb_object_agg(key, CASE WHEN length(text) <= :longest THEN value
                                              ELSE to_jsonb(left(text, :longest) || '…') END)
-           FROM (SELECT d.key, d.value, CASE jsonb_typeof(d.value) WHEN 'string' THEN d.value #>> '{{}}'
+           FROM (SELECT d.key, d.value, CASE jsonb_typeof(d.value) WHEN 'string' THEN e.body ->> d.key
                                                                    ELSE d.value::text END AS text
                  FROM jsonb_each(e.body) d) each_detail
        ) END
