@@ -98,7 +98,8 @@ class GatedStore(RegionStore):
 
     def handle(self, name: RegionName, command: commands.Command[A]) -> A:
         """Handle a command, behind the gate in front of its kind and before the one behind it."""
-        before, behind = AROUND.get(type(command), ("", ""))
+        asked = command.command if isinstance(command, commands.FromProcess) else command
+        before, behind = AROUND.get(type(asked), ("", ""))
         if before:
             self.gates.wait(before)
         answer = super().handle(name, command)
