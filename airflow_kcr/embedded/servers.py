@@ -406,7 +406,7 @@ def _wait_for(children: Sequence[ServiceProcess], words: str) -> None:
 
 
 def start_standalone(
-    folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "450m", launch: Launch = start_detached
+    folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "600m", launch: Launch = start_detached
 ) -> StandaloneCluster:
     """Start a standalone cluster.
 
