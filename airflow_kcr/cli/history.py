@@ -179,19 +179,8 @@ STARTED: Final = (
     *("timeline", "sequence", "started_at", "finished_at", "outcome", "cause", "checkpoint", "revision", "runs"),
 )
 _STARTED_TABLE: Final = (
-    *(
-        "group",
-        "fate",
-        "started_at",
-        "batch",
-        "member_id",
-        "epoch",
-        "outcome",
-        "cause",
-        "checkpoint",
-        "revision",
-        "runs",
-    ),
+    *("group", "fate", "started_at", "batch", "member_id", "epoch"),
+    *("outcome", "cause", "checkpoint", "revision", "runs"),
 )
 
 Group = Annotated[

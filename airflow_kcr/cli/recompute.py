@@ -121,7 +121,8 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
     from airflow_kcr.api.recomputations import Replace
     from airflow_kcr.driver.recompute import recompute as recomputed
 
-    if [checkpoint, run, after or up_to].count(None) != 2:
+    boundaries = None if after is None or up_to is None else (after, up_to)
+    if [checkpoint, run, boundaries].count(None) != 2 or (after is None) != (up_to is None):
         raise typer.BadParameter(_WHICH)
     name, asked = region_name(region), request_id or f"recompute:{uuid.uuid4()}"
     with store_of(store) as found:
@@ -129,7 +130,7 @@ def recompute(  # noqa: PLR0913 (options are named where they are used)
         wanted = _output(into, compare, Replace(consent_upsert=consent_upsert, consent_compacted=consent_compacted))
         recomputations = [
             handle.recompute(sequence, groups=group or (), request_id=asked, output=wanted)
-            for sequence in _sequences(handle, checkpoint, run, after, up_to)
+            for sequence in _sequences(handle, checkpoint, run, boundaries)
         ]
         spark = member.settings(f"kcr recompute {region}", master, conf, jars, connector)
         reading = options.settings_of(read_option)
@@ -159,13 +160,11 @@ def _output(into: str | None, compare: str | None, replace: Replace) -> Recomput
 
 
 def _sequences(
-    region: Region, checkpoint: int | None, run: str | None, after: datetime | None, up_to: datetime | None
+    region: Region, checkpoint: int | None, run: str | None, boundaries: tuple[datetime, datetime] | None
 ) -> Sequence[int]:
     if checkpoint is not None:
         return [checkpoint]
-    if run is not None:
-        dag_id, _, run_id = run.partition("/")
-        return [region.checkpoints.number_of_run(dag_id, run_id)]
-    if after is None or up_to is None:
-        raise typer.BadParameter(_WHICH)
-    return region.checkpoints.between(after, up_to)
+    if boundaries is not None:
+        return region.checkpoints.between(*boundaries)
+    dag_id, _, run_id = (run or "").partition("/")
+    return [region.checkpoints.number_of_run(dag_id, run_id)]
