@@ -217,7 +217,7 @@ def event(lake: Lake, sequence: CheckpointNumber) -> dict[str, object]:
 @pytest.mark.long
 def test_the_page_about_reading_checkpoints_reads_them_and_its_dag_one_of_each_event(lake: Lake) -> None:
     reports = lake.root.parent / "reports"
-    reading, dag = blocks(
+    reading, _, dag = blocks(
         "read-a-checkpoint.md", {"s3a://lake/delays": lake.root.as_uri(), "s3a://lake/reports": reports.as_uri()}
     )
     lake.batch(0, carrier="'UA'", delay="CAST(offset AS INT)")
