@@ -26,14 +26,14 @@ class KcrRegionNotifier(BaseNotifier):
         notify = KcrRegionNotifier(region="flights", notifiers=[mail])
         KcrProgressSensor(task_id="watch", region="flights", timeout=300, on_failure_callback=notify)
 
-    The templates of the notifiers have `kcr`, which is read from the store when the task has failed:
+    The templates of the notifiers have `kcr`, read from the store when the task has failed:
 
     - `kcr.region`: the region's name.
     - `kcr.standing`: `halted`, `stalled`, else the region's state; `unknown` where the store can't be read.
-    - `kcr.detail`: why it halted and the choices that a person has; which rule waits, for what and since when; else
-      what the task failed of.
+    - `kcr.detail`: why it halted and a person's choices; which rule waits, for what and since when; else why the task
+      failed.
 
-    If a notifier fails, the task's log has its error, and the others are called all the same.
+    A notifier that fails is logged, and the others are still called.
 
     Args:
         region: the region's name (templated).

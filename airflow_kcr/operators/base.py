@@ -57,10 +57,10 @@ class WaitingOperator(WaitingTask, RegionOperator):
     after the region has reached the goal; the region itself doesn't wait.
 
     Args:
-        timeout: how long to wait at most, from the moment of asking; a shorter `execution_timeout` counts instead,
-            because Airflow does not apply that to a deferred task.
-        deferrable: whether to give the worker's slot up while waiting. Without, the task holds it.
-        retries: how often to try again; what was asked is found again, and what can't be helped is not retried anyway.
+        timeout: how long to wait at most, from the request on; a shorter `execution_timeout` counts instead, which
+            Airflow does not apply to a deferred task.
+        deferrable: whether to give up the worker's slot while waiting.
+        retries: how often to try again; a retry finds the request. Errors that a retry can't fix aren't retried.
         retry_delay: how long to wait before that.
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
     """
@@ -230,7 +230,7 @@ class CheckpointOperator(RegionOperator):
     """An operator of one checkpoint.
 
     Args:
-        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+        checkpoint: which one (templated): its sequence, or the result of a `KcrDrainOperator`; None: the one that
             answered this run's requests.
         kwargs: as for every operator.
     """

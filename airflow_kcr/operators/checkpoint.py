@@ -32,18 +32,17 @@ if TYPE_CHECKING:
 
 
 class KcrDrainOperator(WaitingOperator):
-    """Asks for the run's checkpoint, like `kcr region drain`, waits until it is published, and returns which it is.
+    """Requests the run's checkpoint, like `kcr region drain`, waits until it is published, and returns it.
 
     The checkpoint is aligned to the end of the run's data interval, so it has exactly the interval's records. With
     `request: auto`, the region has made it already. A run without an interval (manual, or triggered by an asset) gets a
     checkpoint wherever the members are.
 
-    The request is named after the run and the task. A retried or cleared task finds its checkpoint again, unless a
-    reset has undone it or it was aborted.
+    A retried or cleared task finds its checkpoint again, unless a reset has undone it or it was aborted.
 
     Args:
-        until: the boundary instead of the interval's end (templated), an instant with a zone. It is not compared with
-            the region's schedule.
+        until: the boundary instead of the interval's end (templated), an instant with a zone. It need not be one of the
+            region's schedule.
         allow_inexact: checkpoint even where a partition is past the boundary; the result has `inexact`.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
@@ -107,17 +106,16 @@ class KcrCommitCheckpointOperator(WaitingOperator):
     """Waits until a checkpoint is published and it is known whether Kafka holds its offsets; then emits its event.
 
     It also succeeds if a later checkpoint has taken its place. If Kafka has other offsets and the groups are empty, it
-    commits the offsets itself; with members in the groups the task fails, and a retry succeeds once the members have
+    commits the offsets itself; with members in the groups it fails, and a retry succeeds once the members have
     committed, at the latest with the next checkpoint.
 
-    The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `TIMELINE.SEQUENCE`. A
-    DAG with `schedule=checkpoint_schedule(REGION)` runs once for each; `checkpoint_of` reads it there. Before Airflow
-    3.3, events have no key, and several may share a run, which is that of the newest. If one checkpoint answers several
-    runs, only the run that requested first emits its event. If the region's name is a template, Airflow draws no line
-    from this DAG to those that it starts.
+    The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `TIMELINE.SEQUENCE`
+    ([what runs downstream](../how-to/line-checkpoints-up-with-dag-runs.md)). If one checkpoint answers several runs,
+    only the first requester emits it. If the region's name is a template, Airflow draws no line to the DAGs that it
+    starts.
 
     Args:
-        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+        checkpoint: which one (templated): its sequence, or the result of a `KcrDrainOperator`; None: the one that
             answered this run's requests.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
 
@@ -153,10 +151,10 @@ class KcrCommitCheckpointOperator(WaitingOperator):
 
 
 class KcrPinCheckpointOperator(CheckpointOperator):
-    """Pins a checkpoint, as `kcr checkpoint pin` does: it is not retired until it is unpinned.
+    """Pins a checkpoint, like `kcr checkpoint pin`: it is not retired until it is unpinned.
 
     Args:
-        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+        checkpoint: which one (templated): its sequence, or the result of a `KcrDrainOperator`; None: the one that
             answered this run's requests.
         pinned_as: a short label (templated).
         reason: why it is kept (templated).
@@ -177,10 +175,10 @@ class KcrPinCheckpointOperator(CheckpointOperator):
 
 
 class KcrUnpinCheckpointOperator(CheckpointOperator):
-    """Unpins a checkpoint, as `kcr checkpoint unpin` does: the region's retention counts for it again.
+    """Unpins a checkpoint, like `kcr checkpoint unpin`.
 
     Args:
-        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+        checkpoint: which one (templated): its sequence, or the result of a `KcrDrainOperator`; None: the one that
             answered this run's requests.
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
     """
@@ -192,12 +190,10 @@ class KcrUnpinCheckpointOperator(CheckpointOperator):
 
 
 class KcrCompareCheckpointOperator(CheckpointOperator):
-    """Compares a checkpoint with what Kafka has, as `kcr checkpoint compare` does; changes nothing.
-
-    It fails for no finding: a task after it decides by what it returns.
+    """Compares a checkpoint with Kafka, like `kcr checkpoint compare`, and returns the findings; none fails the task.
 
     Args:
-        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+        checkpoint: which one (templated): its sequence, or the result of a `KcrDrainOperator`; None: the one that
             answered this run's requests.
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
     """
@@ -213,12 +209,10 @@ class KcrCompareCheckpointOperator(CheckpointOperator):
 
 
 class KcrRepairCheckpointOperator(CheckpointOperator):
-    """Tells Kafka the restore point's offsets again, as `kcr checkpoint repair` does.
-
-    It is refused for any other checkpoint, and while a group has members: those commit by themselves.
+    """Commits the restore point's offsets to Kafka again, like `kcr checkpoint repair`.
 
     Args:
-        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+        checkpoint: which one (templated): its sequence, or the result of a `KcrDrainOperator`; None: the one that
             answered this run's requests.
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
     """
@@ -230,15 +224,14 @@ class KcrRepairCheckpointOperator(CheckpointOperator):
 
 
 class KcrCleanCheckpointsOperator(RegionOperator):
-    """Deletes the output of file sinks that no checkpoint needs, as `kcr checkpoint clean` does.
+    """Deletes the output of file sinks that no checkpoint needs, like `kcr checkpoint clean`.
 
-    It runs that command on the worker, with Spark for its file systems. Members can keep running. If the task was
-    killed half-way, run it again.
+    It runs on the worker, with Spark for its file systems, while members may run. A retry continues where it was.
 
     Args:
-        retired: whether to delete the output of retired checkpoints too, for ever.
+        retired: whether to delete the output of retired checkpoints too, permanently.
         conf: settings of Spark, as for members (templated). A secret in them is refused.
-        timeout: how long it may take; the next try continues where it was.
+        timeout: how long it may take.
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
 
     Raises:

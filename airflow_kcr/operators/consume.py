@@ -38,26 +38,25 @@ class KcrConsumeOperator(ApplicationOperator):
             indexes=[[0], [1], [2]]
         )
 
-    The task succeeds when the region has stopped. If it is killed, cleared or lost, the application drains within a
-    time limit and ends itself, and the next try takes its members over.
+    If the task is killed, cleared or lost, the application drains within a time limit and ends itself, and the next try
+    takes its members over.
 
     In a cluster's deploy mode the task only submits the application, and gives its slot up until the members have
-    ended. Put `KCR_STORE_URL` and what else the driver needs in the cluster's own secrets. If a deferred task is
-    cleared or marked, its application drains and ends.
+    ended. Put `KCR_STORE_URL` and what else the driver needs in the cluster's own secrets.
 
     Args:
         group_id: the consumer group (templated).
-        indexes: which of the group's members this application hosts, from 0: a number, a list of them, or text as `0,1`
-            (templated).
+        indexes: which of the group's members this application hosts, from 0 (templated): a number, a list, or a text
+            such as `0,1`.
         conn_id: the Airflow connection of Spark: its host is the master.
         conf: settings of Spark; they win over all others. A secret in them is refused.
         connector: Maven coordinate of Spark's Kafka connector, used where `jars` is empty.
         jars: the connector's jar and those that it needs, by commas, instead of the coordinate.
         packages: further Maven coordinates, by commas.
         read_options: options of Spark's Kafka connector, as `kafka.max.poll.records`. A secret in them is refused.
-        program: the path of `airflow_kcr/__main__.py` where the driver runs in the cluster, as
+        program: in a cluster's deploy mode, the path of `airflow_kcr/__main__.py` for the driver, as
             `local:///opt/airflow_kcr/__main__.py`; None: the same as here. YARN is sent the file.
-        come_within: in a cluster's deploy mode, how long the first member may take to come; then another try is made.
+        come_within: in a cluster's deploy mode, how long the first member may take to come before the next try.
         kwargs: as for `SparkSubmitOperator`, but for what this operator says itself; `region` and `kcr_conn_id` among
             them.
     """

@@ -33,34 +33,32 @@ class KcrIntervalOperator(RunningOperator, RecomputingOperator):
     """Processes the records of the run's data interval, like `kcr run`, and leaves nothing running.
 
     The task starts one Spark application with all members of the region, waits until they have processed, checkpointed
-    and committed the interval, and emits the region's event, one of the asset `kcr://REGION` with the partition key
-    `TIMELINE.SEQUENCE`. If the interval has no record, Spark isn't started. A run without an interval (manual, or
-    triggered by an asset) takes what the topics have now.
+    and committed the interval, and emits the region's event, as `KcrCommitCheckpointOperator` does. If the interval has
+    no record, Spark isn't started. A run without an interval (manual, or triggered by an asset) takes what the topics
+    have now.
 
-    The run's checkpoint is named after run and task: another try goes on where the last one ended. A task that is
-    cleared recomputes its interval: the same records, by the pipeline as it is now, and the checkpoint's output is
-    replaced, as `KcrRecomputeOperator` does; later intervals stay as they are. Where a reset has undone the checkpoint,
-    a cleared task processes its interval anew. A run of a backfill recomputes the interval that another run has
-    processed. A region that runs by itself is refused, and so is a run beside another
-    one: give the DAG `max_active_runs=1`.
+    A retry continues where the try before it ended. A cleared task recomputes its interval, as `KcrRecomputeOperator`
+    does; later intervals stay as they are. Where a reset has undone the checkpoint, it processes the interval anew. A
+    run of a backfill recomputes the interval that another run has processed. A region that runs by itself is refused,
+    and so is a run beside another one: give the DAG `max_active_runs=1`.
 
     If the task is killed, its application ends. In a cluster's deploy mode it goes on, and the next try takes its
     members over, or finds the checkpoint.
 
     Args:
         region: the region's name (templated); or
-        spec: its spec, as `KcrApplyRegionOperator` takes it: each run applies it first.
-        until: the end of what is processed instead of the interval's (templated), an instant with a zone. It is not
-            compared with the region's schedule.
+        spec: its spec, as for `KcrApplyRegionOperator`: each run applies it first.
+        until: the end instead of the interval's (templated), an instant with a zone. It need not be one of the region's
+            schedule.
         allow_inexact: checkpoint even where a partition is past that instant; the result has `inexact`.
-        on_clear: `recompute`, see above; `find`: a task that is cleared finds its checkpoint, and changes nothing.
+        on_clear: `recompute`, as above; `find`: a cleared task finds its checkpoint, and changes nothing.
         consent_upsert: recompute tables of mode `upsert` although rows that were overwritten don't come back.
         consent_compacted: recompute although compaction may have taken records, whose output then goes.
         downstream: of a recomputation, as for `KcrRecomputeOperator`.
         outlets: beside the region's asset.
-        group_id: the application hosts members of this group only (templated), and `KcrRunMembersOperator` the others;
-            absent: all members of all groups.
-        indexes: which ones, with `group_id` (templated).
+        group_id: host members of this group only (templated), beside `KcrRunMembersOperator` for the others; absent:
+            all members of all groups.
+        indexes: which members of the group (templated).
         kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
 
     Raises:

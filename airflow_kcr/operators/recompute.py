@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 
 
 class KcrRecomputeOperator(RecomputingOperator):
-    """Recomputes a checkpoint, like `kcr recompute`: its records once more, and its output replaced.
+    """Recomputes a checkpoint, like `kcr recompute`: processes its records again and replaces its output.
 
     The pipeline and the sinks are those of the spec in force. Readers see the old output until all of the new one is
-    there; members, and runs of intervals, go on meanwhile. The task emits the event of the checkpoint again, with the
-    same partition key and with `revision`, which counts how often its output was replaced.
+    there; members and runs of intervals go on meanwhile. The task emits the checkpoint's event again, with the same
+    partition key and with `revision`, which counts how often the output was replaced.
 
-    Without `checkpoint` and `run`, it is the checkpoint at the end of the run's data interval: so the runs of a DAG
+    Without `checkpoint` and `run`, it takes the checkpoint at the end of the run's data interval: the runs of a DAG
     with the region's schedule recompute past intervals.
 
-    Another try finds a recomputation that is done, and begins one again that was not. A checkpoint that a reset has
-    undone, or whose records are no longer in Kafka, fails the task for good, and so does a sink that can't replace.
+    A retry finds a recomputation that is done, and repeats one that isn't. The task fails for good if a reset has
+    undone the checkpoint, Kafka no longer has its records, or a sink can't replace.
 
-    With `into` or `compare` nothing is replaced, no event is emitted, and the region doesn't change. So new code is
-    tried on past intervals: the output goes into other sinks, and the task returns the recomputation; or the task
-    returns how the output differs from what is shown, with counts and examples, and drops it.
+    With `into` or `compare`, to try new code on past intervals, nothing is replaced and no event is emitted. `into`
+    writes the output into other sinks, and the task returns the recomputation. `compare` returns how the output differs
+    from the present one, with counts and examples, and drops it.
 
     Args:
         region: the region's name (templated).
-        checkpoint: the sequence of the checkpoint (templated).
-        run: or the DAG run that it is of, as `DAG_ID/RUN_ID` (templated).
-        groups: whose output is replaced (templated); absent: that of all groups.
+        checkpoint: the sequence of the checkpoint (templated); or
+        run: the DAG run that it is of, as `DAG_ID/RUN_ID` (templated).
+        groups: whose output is replaced (templated); absent: all.
         consent_upsert: recompute tables of mode `upsert` although rows that were overwritten don't come back.
         consent_compacted: recompute although compaction may have taken records, whose output then goes.
-        into: other sinks (templated), as the spec has them, by group and name: `{"tills": {"sales": {"kind": …}}}`. At
-            least those that the pipeline writes to; no region may write to their places.
+        into: other sinks (templated), as in the spec, by group and name: `{"tills": {"sales": {"kind": …}}}`. At least
+            those that the pipeline writes to; no region may write to their places.
         compare: the columns that name a row (templated), or `kcr_topic`, `kcr_partition`, `kcr_offset`.
-        downstream: `rerun`: DAGs that are scheduled by the partitions of the region's asset run again for this one.
-            `tell`: the event has no partition key, so that they don't; from Airflow 3.3 on.
+        downstream: `rerun`: DAGs scheduled by the partitions of the region's asset run again. `tell`: the event has no
+            partition key, so they don't; from Airflow 3.3 on.
         outlets: beside the region's asset.
         kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
 
     Raises:
         InvalidIdentifier: the region's name is none.
-        ConfigurationError: two of checkpoint and run are given, or of into, compare and a consent; `downstream`
-            is none of its words, or `tell` before Airflow 3.3.
+        ConfigurationError: two of checkpoint and run are given, or of into, compare and a consent; `downstream` is none
+            of its words, or `tell` before Airflow 3.3.
     """
 
     template_fields: Sequence[str] = (

@@ -20,16 +20,14 @@ if TYPE_CHECKING:
 
 
 class KcrApplyRegionOperator(RegionOperator):
-    """Creates a region from a spec, or changes an existing one, like `kcr region apply`. A new region is stopped.
+    """Creates a region, stopped, from a spec, or changes it, like `kcr region apply`.
 
-    The spec is checked when the DAG file is parsed; an invalid spec is a DAG import error that names the fields. An
-    unchanged spec changes nothing. Nothing in it is templated.
+    An invalid spec is an import error of the DAG that names the fields. Nothing in it is templated.
 
     Args:
-        spec: a `RegionSpec`; a mapping of the same fields; the absolute path of a YAML file; or YAML, which has more
-            than one line.
-        start: whether a region that is stopped or halted is started afterwards, and one that is paused continues.
-            Members start a stopped region by themselves.
+        spec: a `RegionSpec`; a mapping of the same fields; the absolute path of a YAML file; or YAML of several lines.
+        start: start a stopped or halted region afterwards, or resume a paused one. Members start a stopped one by
+            themselves.
         kwargs: as for every operator; `kcr_conn_id` among them.
 
     Raises:
@@ -94,13 +92,12 @@ def read_spec(spec: RegionSpec | Mapping[str, object] | str | Path) -> RegionSpe
 
 
 class KcrStartOperator(StateOperator):
-    """Starts a stopped or halted region, or resumes a paused one, like `kcr region start`.
+    """Starts a stopped or halted region, or resumes a paused one, like `kcr region start`; by default without waiting.
 
-    A started region runs once its members are there. Another task may have to start them, so by default this one does
-    not wait.
+    A started region runs once its members are there, which another task may have to start.
 
     Args:
-        wait_for_completion: whether to wait until the region runs.
+        wait_for_completion: whether to wait until the region is in that state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -111,11 +108,10 @@ class KcrStartOperator(StateOperator):
 
 
 class KcrResumeOperator(KcrStartOperator):
-    """Resumes a paused region, or starts a stopped or halted one, like `kcr region resume`.
+    """Resumes a paused region, or starts a stopped or halted one, like `kcr region resume`; by default without waiting.
 
     Args:
-        wait_for_completion: whether to wait until the region runs; a started region runs once its members are there,
-            whom another task may have to start.
+        wait_for_completion: whether to wait until the region is in that state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -125,11 +121,8 @@ class KcrResumeOperator(KcrStartOperator):
 class KcrPauseOperator(StateOperator):
     """Pauses a region, like `kcr region pause`, and waits until its running batches have finished.
 
-    The members stay in their groups. A checkpoint that approaches its boundary is aborted. Pausing a paused region
-    changes nothing.
-
     Args:
-        wait_for_completion: whether to wait for that.
+        wait_for_completion: whether to wait until the region is in that state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -137,15 +130,12 @@ class KcrPauseOperator(StateOperator):
 
 
 class KcrStopOperator(StateOperator):
-    """Stops a region, like `kcr region stop`, and waits until its members have left.
+    """Takes a checkpoint and stops a region, like `kcr region stop`, and waits until its members have left.
 
-    It takes a checkpoint, publishes it and commits it to Kafka; then all members leave.
-
-    A stop and a later start process nothing twice. A halted region, or one without live members, stops at once without
-    a drain. Stopping a stopped region changes nothing.
+    A later start processes nothing twice.
 
     Args:
-        wait_for_completion: whether to wait for that.
+        wait_for_completion: whether to wait until the region is in that state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -155,11 +145,10 @@ class KcrStopOperator(StateOperator):
 class KcrKillOperator(StateOperator):
     """Stops a region without a checkpoint, like `kcr region kill`, and waits until its members have left.
 
-    Running batches are discarded. The next start resumes at the restore point and replays later records as each group's
-    delivery allows. Use it only if a stop can't drain.
+    The next start replays records as each group's delivery allows. Use it only if a stop can't drain.
 
     Args:
-        wait_for_completion: whether to wait for that.
+        wait_for_completion: whether to wait until the region is in that state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -169,11 +158,10 @@ class KcrKillOperator(StateOperator):
 class KcrValidateGroupOperator(RegionOperator):
     """Validates a region's consumer groups against Kafka, like `kcr group validate`; changes nothing.
 
-    Fails with the list of checks that failed or could not run. Retries are useful: members that are still starting, for
-    example, are missing only for a while.
+    Fails with the checks that failed or could not run. Retries help, for example while members are still starting.
 
     Args:
-        groups: which of the region's groups, by their ids (templated); None: all.
+        groups: which groups of the region (templated); None: all.
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
     """
 
@@ -208,11 +196,7 @@ class KcrValidateGroupOperator(RegionOperator):
 
 
 class KcrRetireOperator(RegionOperator):
-    """Retires the checkpoints that the spec's retention no longer keeps, like `kcr checkpoint retire`.
-
-    A running region does this by itself, a few with each decision. This operator retires all of them at once, also of a
-    region that does not run.
-    """
+    """Retires all checkpoints that the spec's retention no longer keeps, like `kcr checkpoint retire`."""
 
     def execute(self, context: Context) -> dict[str, object]:
         """Retire, and return the sequences that are gone."""

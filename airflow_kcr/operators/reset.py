@@ -38,17 +38,15 @@ CANCEL: Final = "Cancel"
 class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
     """Asks a person to choose one of the checkpoints that a region can go back to, and returns it.
 
-    Each checkpoint is listed with its boundary, the DAG runs that it answers, and how many records a reset to it would
-    replay now. The newest checkpoint that would move a partition is preselected; if none would, the form says so.
+    The form lists each checkpoint with its boundary, its DAG runs, and how many records a reset to it would replay now.
+    The newest checkpoint that would move a partition is preselected; if none would, the form says so.
 
-    The list is made when the task runs, and the answer is validated against the store. If a reset has undone the
-    checkpoint meanwhile, or retention has retired it, trigger the DAG again; Airflow 3.3 would show the old list in a
-    cleared task. If the person cancels, this task and those after it are skipped. Without an answer within
-    `response_timeout`, it fails; there is no default answer.
+    The answer is checked against the store. If a reset has undone the checkpoint meanwhile, or retention has retired
+    it, trigger the DAG again: Airflow 3.3 shows a cleared task the old list. If the person cancels, this task and those
+    after it are skipped. Without an answer within `response_timeout`, it fails.
 
-    If the run already names its target with its value, as the form of `reset_params` allows, no question is asked: the
-    target is returned, and a value that doesn't fit fails the task for good. A target without its value is asked for
-    the value alone: a time, a number of offsets.
+    If the run names its target with a value, as the form of `reset_params` allows, the task returns that without a
+    question; a value that doesn't fit fails it for good. For a target without its value it asks for the value alone.
 
     Args:
         region: the region's name (templated).
@@ -165,22 +163,22 @@ class KcrPlanResetOperator(RegionOperator):
     """Returns what a reset of a region would do, like `kcr reset plan`; changes nothing.
 
     The result is a summary for approval and apply: the request, the epoch, the totals and the partitions that move
-    most. The plan is named after run, task and try, so each try makes a new plan::
+    most. Each try makes a new plan::
 
         KcrPlanResetOperator(task_id="plan", region="flights", target={"by-duration": "{{ params.back }}"})
 
     Args:
         target: where to, as an option of `kcr reset plan` without its dashes: `"to-earliest"`, or with its value
-            `{"to-checkpoint": 12}` (templated). `from-file` takes the text of a CSV. Absent: what the task right before
-            has returned. A `KcrChooseCheckpointOperator` returns a target. A `KcrApproveResetOperator` returns its
-            plan: if that was stale, the same is planned anew, else this task is skipped.
+            `{"to-checkpoint": 12}` (templated). `from-file` takes the text of a CSV. Absent: the result of the task
+            right before: the target of a `KcrChooseCheckpointOperator`, or the stale plan of a
+            `KcrApproveResetOperator`, which is planned anew; if that wasn't stale, this task is skipped.
         groups: only these groups (templated).
         topics: only these topics, or partitions of them, as `flights:0,1` (templated).
-        skip: records to step over, as `TOPIC:PARTITION:OFFSET` (templated).
-        forward: whether a checkpoint of another branch may be jumped to (templated).
-        allow_partial: whether a checkpoint that was never complete may be used (templated).
-        forced: whether the plan is applied without a drain, see `KcrApplyResetOperator` (templated).
-        consent_upsert: whether it is applied although tables can't be restored, see there (templated).
+        skip: records to skip, as `TOPIC:PARTITION:OFFSET` (templated).
+        forward: allow a checkpoint of another branch (templated).
+        allow_partial: allow a checkpoint that was never complete (templated).
+        forced: apply the plan without a drain (templated), as for `KcrApplyResetOperator`.
+        consent_upsert: apply it although tables can't be restored (templated), as there.
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
     """
 
@@ -302,20 +300,18 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
     """Asks a person to approve a plan, and returns the plan with the name and the reason of the approver.
 
     The form shows the totals first, then the partitions that move most. If the plan is rejected, the tasks after it are
-    skipped. Without an answer within `response_timeout`, it fails; there is no default answer. Viewers see the plan,
-    but can't answer.
+    skipped. Without an answer within `response_timeout`, it fails. Viewers see the plan, but can't answer.
 
-    If the plan becomes stale before it is approved (another epoch, other partitions), nothing is approved. With a
-    `KcrPlanResetOperator` right behind, that one plans again for another approval; without, the task fails: trigger
-    the DAG again. Airflow 3.3 can't show another plan in the same task. Only the plan that was shown is approved::
+    If the plan becomes stale before it is approved (another epoch, other partitions), nothing is approved. A
+    `KcrPlanResetOperator` right behind then plans again for another approval; without one, the task fails: trigger the
+    DAG again. Only the plan that was shown is approved::
 
         plan >> approve >> plan_again >> approve_again >> apply
         approve >> apply
 
     Args:
         region: the region's name (templated).
-        plan: what the task of the plan has returned (templated): `plan=plan.output`. Absent: that of the only task
-            right before.
+        plan: the result of the plan's task (templated): `plan=plan.output`. Absent: that of the only task right before.
         kcr_conn_id: the Airflow connection of the store (templated).
         second_person: whether the approver must be another user than the requester, who triggered the run or chose its
             checkpoint. Approved by the same user, the question is asked again.
@@ -482,19 +478,19 @@ class KcrApplyResetOperator(WaitingOperator):
 
     The members stay in their groups. If something has changed since the plan or its approval (the epoch, the
     partitions, a foreign consumer in a group, a log that moved on), the task fails with the change and nothing is
-    reset: trigger the DAG again. The reset is named after the plan, so a retry finds it.
+    reset: trigger the DAG again. A retry finds the reset.
 
     Behind a `KcrApproveResetOperator`, the region store must have the approval of this plan; the result of that task,
     which users of Airflow may write, doesn't count. The history has the approver and the reason, else the user who
     triggered the run.
 
     Args:
-        plan: what the task of the approval has returned, or that of the plan if no approval is needed (templated):
-            `plan=approve.output`. Absent: that of the task right before; of two approvals, that of the one whose plan
-            was not stale.
+        plan: the result of the approval's task, or of the plan's if no approval is needed (templated):
+            `plan=approve.output`. Absent: that of the task right before; of two approvals, the one whose plan was not
+            stale.
         reason: why, if no earlier task of the plan has a reason (templated).
-        forced: without a drain, from the last done positions: the only way from a halted or starting region. The
-            groups' consumers are then not checked. Also if the plan was made with it.
+        forced: don't drain first; reset from the last done positions: the only way from a halted or starting region.
+            The groups' consumers are then not checked. Also if the plan was made with it.
         consent_upsert: go back although tables of sinks of mode `upsert`, which the plan names, can't be restored. Also
             if the plan was made with it.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.

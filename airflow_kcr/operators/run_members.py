@@ -15,22 +15,23 @@ if TYPE_CHECKING:
 class KcrRunMembersOperator(RunningOperator):
     """Hosts some members of a run in an application of their own, beside the task that carries the run out.
 
-    A `KcrIntervalOperator` with `group_id` and `indexes` starts an application with those members only. The others
-    need a task of this operator each, in the same DAG, not before or after it; `region_dags` makes them::
+    A `KcrIntervalOperator` with `group_id` and `indexes` starts an application with those members only. The others need
+    a task of this operator each, in the same DAG, not before or after it, with the same `until`; `region_dags` makes
+    them::
 
         run = KcrIntervalOperator(task_id="run", region="flights", group_id="flights-etl", indexes=[0, 1])
         KcrRunMembersOperator.partial(task_id="members", region="flights", run_task_id="run").expand_kwargs(
             [{"group_id": "flights-etl", "indexes": [2, 3]}, {"group_id": "flights-audit", "indexes": [0]}]
         )
 
-    The task succeeds when the run has its checkpoint; it emits no event. A retry goes on with the run. If it is
-    cleared, it finds the run's checkpoint, and processes the interval anew only where a reset has undone that.
+    The task succeeds when the run has its checkpoint; it emits no event. A cleared task finds the checkpoint, and
+    processes the interval anew only where a reset has undone it.
 
     Args:
         run_task_id: the task of the `KcrIntervalOperator`, which is not mapped.
-        group_id: the group (templated).
-        indexes: which of its members this application hosts, as for `KcrConsumeOperator` (templated).
-        kwargs: as for `KcrIntervalOperator`: `region`, `until` (the same one), `allow_inexact`, and those for Spark.
+        group_id: the consumer group (templated).
+        indexes: which members of the group (templated).
+        kwargs: as for `KcrIntervalOperator`: `region`, `until`, `allow_inexact`, and those for Spark.
     """
 
     def __init__(

@@ -28,9 +28,9 @@ AGAIN: Final = timedelta(minutes=1)
 class KcrWatchOperator(WaitingTask, RegionOperator):
     """Watches a region, and notifies people once when an incident begins and once when it is over.
 
-    [Watch a region](../how-to/watch-a-region.md#notify-people) lists the incidents. The task holds no slot while
-    it watches; it ends after `watch_for`, and the next run goes on: `watch_dag` makes such a DAG. The store remembers
-    of what people were notified, so a restart of Airflow, or a second run beside, notifies them of nothing twice.
+    [Watch a region](../how-to/watch-a-region.md#notify-people) lists the incidents. The task holds no slot; it ends
+    after `watch_for`, and the next run goes on: `watch_dag` makes such a DAG. The store remembers what people were
+    notified of, so after a restart of Airflow, or with a second run beside, they are notified of nothing twice.
 
     The templates of the notifiers have `kcr`:
 
@@ -42,13 +42,13 @@ class KcrWatchOperator(WaitingTask, RegionOperator):
     - `kcr.detail`: what is wrong, for whom, and what to do.
     - `kcr.since`, `kcr.over_at`: instants; empty where that is not known, or not over.
 
-    A notifier that fails costs a line of the log. If all fail, the task tries again after a minute. While the store is
-    away, the task goes on, and a line says so.
+    A notifier that fails is logged. If all fail, the task tries again after a minute. It goes on while the store is
+    away.
 
     Args:
         notifiers: Airflow's notifiers, such as `SmtpNotifier`, at least one.
-        watcher: under which name the store remembers of what people were notified (templated). Watchers of different
-            names notify people of the same incidents. Empty: `DAG.TASK`.
+        watcher: under which name the store remembers what people were notified of (templated). Each watcher notifies
+            people of all incidents. Empty: `DAG.TASK`.
         late: how long after its boundary a checkpoint is late.
         retention: how long before retention overtakes the restore point people are notified.
         watch_for: how long a run watches.

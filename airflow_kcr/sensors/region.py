@@ -36,8 +36,8 @@ class RegionSensor(WaitingTask, BaseSensorOperator):
     Args:
         region: the region's name (templated).
         kcr_conn_id: the Airflow connection of the store (templated).
-        deferrable: whether to give the worker's slot up while waiting; without, `mode` and `poke_interval` count.
-        retries: how often to try again; a timeout, and what can't be reached, are not retried anyway.
+        deferrable: whether to give up the worker's slot while waiting; without, `mode` and `poke_interval` count.
+        retries: how often to try again; a timeout, and a goal out of reach, aren't retried.
         retry_delay: how long to wait before that.
         kwargs: as for every sensor.
     """
@@ -188,9 +188,8 @@ class KcrCheckpointSensor(RegionSensor):
 class KcrLagSensor(RegionSensor):
     """Waits until a region's total lag, in offsets, is below a threshold.
 
-    Lag counts from the positions in the store, as offsets are committed to Kafka only at checkpoints. It counts
-    offsets, of which there may be more than records: aborted transactions, transaction markers and compaction leave
-    gaps. Log ends are read at most every ten seconds; no group is joined.
+    Lag counts from the positions in the store. It counts offsets, of which there may be more than records: aborted
+    transactions, transaction markers and compaction leave gaps. Log ends are read at most every ten seconds.
 
     Args:
         below: a number of offsets above 0 (templated).
@@ -217,10 +216,10 @@ class KcrLagSensor(RegionSensor):
 class KcrMembershipSensor(RegionSensor):
     """Waits until every member of the spec is live and every check of `kcr group validate` passes.
 
-    Kafka is read at most every ten seconds, with admin requests; no group is joined.
+    Kafka is read at most every ten seconds; no group is joined.
 
     Args:
-        groups: which of the region's groups, by their ids (templated); None: all.
+        groups: which groups of the region (templated); None: all.
         kwargs: as for every sensor; `region`, `kcr_conn_id` and `deferrable` among them.
     """
 
@@ -239,9 +238,8 @@ class KcrMembershipSensor(RegionSensor):
 class KcrProgressSensor(RegionSensor):
     """Waits until a region makes progress: it runs, and nothing in it waits for longer than it may.
 
-    Succeeds at once if the region is healthy. While the region is stalled it waits; the timeout's error names what the
-    region waits for and since when, like `kcr region show`. To detect stalls, schedule it with a short `timeout`.
-    Fails at once if another state was requested, or if the region is halted.
+    The timeout's error names what a stalled region waits for and since when, like `kcr region show`. To detect stalls,
+    schedule it with a short `timeout`. Fails at once if another state was requested, or if the region is halted.
 
     Args:
         kwargs: as for every sensor; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
@@ -255,7 +253,7 @@ class KcrProgressSensor(RegionSensor):
 class KcrRegionStateSensor(RegionSensor):
     """Waits until a region runs, is paused (and no batch runs any more), or is stopped (and its members have left).
 
-    Fails at once if another state was requested, or if the region is halted, as it would wait in vain.
+    Fails at once if another state was requested, or if the region is halted.
 
     Args:
         state: `running`, `paused` or `stopped` (templated).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,15 @@ WITHOUT_OPERATOR: Mapping[str, str] = {
 }
 """Why a command has no operator."""
 
+_EVERYWHERE = (
+    ("region", "The region's name (templated)."),
+    ("kcr_conn_id", "The Airflow connection of the store (templated)."),
+)
+"""The arguments that everything takes which is about a region."""
+
+_NOTHING = ("", "None", "False", "''", "()")
+"""Defaults that are not worth a word."""
+
 
 @dataclass(frozen=True, slots=True)
 class Class:
@@ -79,20 +89,31 @@ def classes(package: str, *modules: str) -> Iterator[Class]:
                 yield _read(f"airflow_kcr.{package}.{module}", node)
 
 
-def arguments_of(found: Class) -> str:
-    """Return the arguments of a class as a list; empty where it has none of its own."""
+def arguments_of(found: Class, without: Iterable[str] = ()) -> str:
+    """Return the arguments of a class as a list, but for those whose names are given; empty where it has no other."""
     lines = []
     for name, text in found.arguments:
-        if name != "kwargs":
+        if name != "kwargs" and name not in without:
             default = found.defaults.get(name, "")
-            shown = " (required)" if default is None else default and f" (`{default}`)"
+            shown = " (required)" if default is None else "" if default in _NOTHING else f" (`{default}`)"
             lines.append(f"- `{name}`{shown}: {text}")
     return "\n".join(lines)
 
 
 def described(kind: str) -> str:
     """Return every operator or sensor with what it does and its own arguments."""
-    return _described(kind, _modules(kind))
+    return _described(_public(kind, _modules(kind)))
+
+
+def shared_arguments(kind: str) -> str:
+    """Return the arguments that several operators or sensors have, each once."""
+    return "\n".join(f"- `{name}`: {text}" for name, text in _shared(_public(kind, _modules(kind))))
+
+
+def waiting() -> str:
+    """Return the names of the operators that wait, and what they take for it."""
+    names = [f"`{one.name}`" for one in _public("operators", _modules("operators")) if "`deferrable`" in _rest(one)]
+    return f"{', '.join(names[:-1])} and {names[-1]} wait, and take:\n\n{common('operators', 'base', 'WaitingOperator')}"
 
 
 def operators() -> Iterator[tuple[str, str | None]]:
@@ -109,16 +130,12 @@ def every_command() -> list[str]:
 
 
 def commands() -> str:
-    """Return every command with its operator, then those without one by the reason, and the operators without one."""
-    operator = {command: f"`{name}`" for name, command in operators()}
-    lines = ["| Command | Operator |", "|---|---|"]
-    lines += [f"| `kcr {name}` | {operator[name]} |" for name in every_command() if name in operator]
+    """Return the commands without an operator by the reason, and the operators without a command."""
     without: dict[str, list[str]] = {}
     for name in every_command():
-        if name not in operator:
-            without.setdefault(WITHOUT_OPERATOR[name], []).append(f"`kcr {name}`")
-    lines += ["", "These have none:", ""]
-    lines += [f"- {', '.join(names)}: {reason[0].lower()}{reason[1:]}" for reason, names in without.items()]
+        if name in WITHOUT_OPERATOR:
+            without.setdefault(WITHOUT_OPERATOR[name], []).append(f"`{name}`")
+    lines = [f"- {', '.join(names)}: {reason[0].lower()}{reason[1:]}" for reason, names in without.items()]
     alone = ", ".join(f"`{name}`" for name, command in operators() if command is None)
     return "\n".join(lines) + f"\n\nOnly in Airflow: {alone}."
 
@@ -134,21 +151,41 @@ def _commands(command: Any, words: tuple[str, ...]) -> Iterator[str]:  # noqa: A
 
 def notifiers() -> str:
     """Return every notifier with what it does and its arguments."""
-    return _described("notifications", [path.split(".")[-2] for path in get_provider_info()["notifications"]])
+    modules = [path.split(".")[-2] for path in get_provider_info()["notifications"]]
+    return _described(_public("notifications", modules))
 
 
 def _modules(kind: str) -> list[str]:
     return [path.rpartition(".")[2] for part in get_provider_info()[kind] for path in part["python-modules"]]
 
 
-def _described(kind: str, modules: Iterable[str]) -> str:
-    parts = []
-    for found in (one for one in classes(kind, *modules) if one.name.startswith("Kcr")):
-        heading = f"### {found.name}\n\n`from {found.module} import {found.name}`\n\n{found.text}"
-        rest = dict(found.arguments).get("kwargs", "")
-        also = re.search(r"; (.+) among them", rest)
-        parts += [heading, arguments_of(found), f"Also: {also[1]}." if also else ""]
+def _public(package: str, modules: Iterable[str]) -> list[Class]:
+    return [one for one in classes(package, *modules) if one.name.startswith("Kcr")]
+
+
+def _described(kinds: Iterable[Class]) -> str:
+    kinds = list(kinds)
+    shared, parts, module = _shared(kinds), [], ""
+    for found in kinds:
+        if found.module != module:
+            module = found.module
+            parts.append(f"### {module}")
+        also = [f"`{name}`" for name, text in found.arguments if (name, text) in shared]
+        parent = re.match(r"As for (`\w+`)", _rest(found))
+        also += [f"those of {parent[1]}"] if parent else []
+        own = arguments_of(found, [name for name, text in found.arguments if (name, text) in (*shared, *_EVERYWHERE)])
+        parts += [f"#### {found.name}", found.text, own, f"Also: {', '.join(also)}." if also else ""]
     return "\n\n".join(part for part in parts if part)
+
+
+def _shared(kinds: Iterable[Class]) -> list[tuple[str, str]]:
+    """Return the arguments, with what they say, that several classes have and not all of them take anyway."""
+    counted = Counter(one for found in kinds for one in found.arguments)
+    return [one for one, number in counted.items() if number > 1 and one[0] != "kwargs" and one not in _EVERYWHERE]
+
+
+def _rest(found: Class) -> str:
+    return dict(found.arguments).get("kwargs", "")
 
 
 def common(package: str, module: str, name: str) -> str:
@@ -199,7 +236,12 @@ def _defaults(node: ast.ClassDef) -> dict[str, str | None]:
 
 def _shown(default: ast.expr) -> str:
     text = ast.unparse(default)
-    known: dict[str, str] = {"KcrHook.default_conn_name": "'kcr_default'", "ONE_HOUR": "timedelta(hours=1)"}
+    known: dict[str, str] = {
+        "KcrHook.default_conn_name": "'kcr_default'",
+        "ONE_HOUR": "timedelta(hours=1)",
+        "RETRIES": "3",
+        "RETRY_DELAY": "timedelta(seconds=10)",
+    }
     return known.get(text, text)
 
 

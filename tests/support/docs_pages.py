@@ -109,6 +109,11 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return "\n".join([shown[0], "|" + "---|" * len(cells[0]), *shown[1:]])
 
 
+def listed(lines: Iterable[Iterable[str]]) -> str:
+    """Return names, each with what it means, as a list."""
+    return "\n".join(f"- {name}: {meaning}" for name, meaning in lines)
+
+
 def code(text: object) -> str:
     """Return a text as code."""
     return f"`{text}`"
@@ -174,7 +179,7 @@ def note_of(value: StrEnum, notes: Mapping[tuple[str, str], str]) -> str:
 def values_of(module: ModuleType, kind: type[StrEnum]) -> str:
     """Return the values of an enumeration with their notes."""
     notes = attribute_notes(module)
-    return table(["Value", "Meaning"], [[code(v.value), note_of(v, notes)] for v in kind])
+    return listed([code(v.value), note_of(v, notes)] for v in kind)
 
 
 def classes(module: ModuleType, kinds: Iterable[type]) -> str:
@@ -268,9 +273,8 @@ def error_table() -> str:
                 parent = "" if kind.__base__ is branch else f" Kind of {code(kind.__mro__[1].__name__)}."
                 status = "" if statuses[kind] == statuses[branch] else f" Exit status {statuses[kind]}."
                 lines.append([code(kind.__name__), sentence(kind) + parent + status])
-        if lines:
-            parts.append(table(["Error", "Meaning"], lines))
-    return "\n\n".join(parts)
+        parts.append(listed(lines))
+    return "\n\n".join(part for part in parts if part)
 
 
 # -- times ---------------------------------------------------------------------------------------------------------
@@ -510,13 +514,12 @@ def invariants() -> str:
 def invariant_claims() -> str:
     """Return what each check of `verify` claims, a line each."""
     claims = (_joined(docstring(check).partition("\n\n")[0]).partition(" (V) ") for check in CHECKS)
-    return table(["Invariant", "Holds if"], [[number, claim[:1].upper() + claim[1:]] for number, _, claim in claims])
+    return listed([number, claim[:1].upper() + claim[1:]] for number, _, claim in claims)
 
 
 def target_table() -> str:
     """Return the targets with where each leads."""
-    lines = [[code(f"--{kind.option} {kind.metavar}".rstrip()), sentence(kind)] for kind in targets.TARGETS]
-    return table(["Target", "Where each partition in scope goes"], lines)
+    return listed([code(f"--{kind.option} {kind.metavar}".rstrip()), sentence(kind)] for kind in targets.TARGETS)
 
 
 def connection_timeouts() -> str:
@@ -575,7 +578,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "liveness-rules": lambda: values_of(waits, waits.Rule),
     "lag-verdicts": lambda: values_of(lag, lag.LagVerdict),
     "incidents": lambda: values_of(incidents, incidents.IncidentKind),
-    "lag-to-do": lambda: table(["It waits for", "What to do"], [[code(r), t] for r, t in lag.TO_DO.items()]),
+    "lag-to-do": lambda: listed([code(r), t] for r, t in lag.TO_DO.items()),
     "lag-tiers": lambda: table(
         ["Up to an age of", "One sample of a group in"], [[_span(age), _span(step)] for age, step in lag.TIERS]
     ),
@@ -606,7 +609,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "errors": error_table,
     "timeouts": timeout_table,
     "derived-times": derived_times,
-    "read-options": lambda: table(["Option", "Value"], [[code(n), code(v)] for n, v in reads.DEFAULTS.items()]),
+    "read-options": lambda: listed([code(n), code(v)] for n, v in reads.DEFAULTS.items()),
     "timeout-rules": timeout_rules,
     "spec": spec_table,
     "refused-settings": refused_settings,
@@ -618,11 +621,12 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "scenarios": scenarios,
     "faults": faults,
     "lineage-facets": lineage_facets,
-    "spans": lambda: table(["Span", "Time"], [[code(name), what] for name, what in traces.SPANS.items()]),
+    "spans": lambda: listed([code(name), what] for name, what in traces.SPANS.items()),
     "airflow-connection": airflow_pages.connection_fields,
     "airflow-options": airflow_pages.options,
     "airflow-operators-common": lambda: airflow_pages.common("operators", "base", "RegionOperator"),
-    "airflow-operators-waiting": lambda: airflow_pages.common("operators", "base", "WaitingOperator"),
+    "airflow-operators-waiting": airflow_pages.waiting,
+    "airflow-operators-shared": lambda: airflow_pages.shared_arguments("operators"),
     "airflow-commands": airflow_pages.commands,
     "airflow-operators": lambda: airflow_pages.described("operators"),
     "airflow-sensors-common": lambda: airflow_pages.common("sensors", "region", "RegionSensor"),
