@@ -109,7 +109,10 @@ class Timeouts:
 
     @property
     def max_poll_interval(self) -> timedelta:
-        """How long the event thread may go without a poll before the client leaves the group."""
+        """How long the event thread may go without a poll before the client leaves the group.
+
+        3 x max(`reset`, `drain`).
+        """
         if self.max_poll is not None:
             return self.max_poll
         return POLL_FACTOR * max(self.reset, self.drain)
@@ -136,7 +139,9 @@ class Timeouts:
 
         Also how long the brokers have to lack a partition of the region before the region continues without it.
 
-        Two leases: a rebalance that Kafka begins by itself is over by then.
+        A rebalance that Kafka begins by itself is over by then.
+
+        2 x `lease`.
         """
         return 2 * self.lease
 
@@ -144,7 +149,9 @@ class Timeouts:
     def arrival_wait(self) -> timedelta:
         """How long a start waits for members that have no lease yet, once those that have could do all the work.
 
-        Three leases, and no more than a quarter of a reset, so that the attempt can still be finished.
+        The attempt can still be finished then.
+
+        min(3 x `lease`, `reset` / 4).
         """
         return min(3 * self.lease, self.reset / 4)
 
@@ -152,7 +159,9 @@ class Timeouts:
     def unowned_wait(self) -> timedelta:
         """How long a checkpoint waits for a partition without an owner before it continues without, inexact.
 
-        A static session, within which an owner that is down returns or loses its slot, and a drain.
+        Within a static session an owner that is down returns or loses its slot.
+
+        Session timeout of a static member + `drain`.
         """
         return self.session_timeout(static=True) + self.drain
 
@@ -160,7 +169,9 @@ class Timeouts:
     def store_grace(self) -> timedelta:
         """How long a member may be without the store before it leaves its group.
 
-        A quarter of a reset, so that those who get its partitions can still finish the attempt.
+        Those who get its partitions can still finish the attempt.
+
+        min(`reset` / 4, `max_poll_interval` / 2, 30 s).
         """
         return min(self.reset / 4, self.max_poll_interval / 2, LONGEST_STORE_GRACE)
 
@@ -169,12 +180,17 @@ class Timeouts:
         """How long a batch may still run after its cancellation before its process ends itself.
 
         With the lease it limits how long a dead member's batch can keep a region from being quiesced.
+
+        As `store_grace`.
         """
         return self.store_grace
 
     @property
     def idle_in_transaction_session_timeout(self) -> timedelta:
-        """When Postgres ends an idle transaction: half a lease."""
+        """When Postgres ends an idle transaction.
+
+        `lease` / 2.
+        """
         return self.lease / 2
 
     @property
@@ -182,6 +198,8 @@ class Timeouts:
         """How long a statement waits for a lock: longer than a frozen holder can keep it, shorter than the statement.
 
         A waiter keeps its place in the queue for this long while Postgres ends the frozen transaction before it.
+
+        3/5 x `lease`.
         """
         return self.lease * 3 / 5
 
@@ -189,8 +207,10 @@ class Timeouts:
     def statement_timeout(self) -> timedelta:
         """How long a statement may take.
 
-        Two thirds of a lease, as renewals come at most a third apart (rule 4): one that needs all of
-        this time is still answered before the lease is over.
+        Renewals come at most a third of a lease apart (rule 4): one that needs all of this time is still answered
+        before the lease is over.
+
+        2/3 x `lease`.
         """
         return self.lease * 2 / 3
 

@@ -113,7 +113,8 @@ def shared_arguments(kind: str) -> str:
 def waiting() -> str:
     """Return the names of the operators that wait, and what they take for it."""
     names = [f"`{one.name}`" for one in _public("operators", _modules("operators")) if "`deferrable`" in _rest(one)]
-    return f"{', '.join(names[:-1])} and {names[-1]} wait, and take:\n\n{common('operators', 'base', 'WaitingOperator')}"
+    arguments = common("operators", "base", "WaitingOperator")
+    return f"{', '.join(names[:-1])} and {names[-1]} wait, and take:\n\n{arguments}"
 
 
 def operators() -> Iterator[tuple[str, str | None]]:

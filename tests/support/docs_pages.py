@@ -183,17 +183,17 @@ def values_of(module: ModuleType, kind: type[StrEnum]) -> str:
 
 
 def classes(module: ModuleType, kinds: Iterable[type]) -> str:
-    """Return a table of classes: what each means, and its fields with their notes."""
+    """Return a list of classes: what each means, and its fields with their notes."""
     notes = attribute_notes(module)
     lines = []
     for kind in kinds:
         if issubclass(kind, StrEnum):
-            lines += [[code(f"{kind.__name__}.{one.name}"), note_of(one, notes), ""] for one in kind]
+            lines += [[code(f"{kind.__name__}.{one.name}"), note_of(one, notes)] for one in kind]
             continue
         named = [f.name for f in fields(kind)] if is_dataclass(kind) else []
-        shown = [code(name) + _aside(notes.get((kind.__name__, name), "")) for name in named]
-        lines.append([code(kind.__name__), sentence(kind), ", ".join(shown)])
-    return table(["Name", "Meaning", "Fields"], lines)
+        shown = ", ".join(code(name) + _aside(notes.get((kind.__name__, name), "")) for name in named)
+        lines.append([code(kind.__name__), f"{sentence(kind)} {shown}".rstrip()])
+    return listed(lines)
 
 
 def _aside(note: str) -> str:
@@ -207,14 +207,13 @@ _NAMES = ("Kafka", "Spark", "Airflow", "Postgres")
 
 
 def lineage_facets() -> str:
-    """Return the fields of the facets of lineage, from their schema."""
+    """Return the fields of the facets of lineage, from their schema, but for those of every facet of OpenLineage."""
     schema = json.loads((DOCS / "reference" / "schemas" / "lineage.json").read_text(encoding="utf-8"))
-    lines = [
-        [code(name), code(field), of["description"]]
-        for name, facet in schema["$defs"].items()
-        for field, of in facet["properties"].items()
-    ]
-    return table(["Facet", "Field", "Meaning"], lines)
+    parts = []
+    for name, facet in schema["$defs"].items():
+        told = {field: of["description"] for field, of in facet["properties"].items() if not field.startswith("_")}
+        parts += [f"`{name}`:", listed([code(field), meaning] for field, meaning in told.items())]
+    return "\n\n".join(parts)
 
 
 # -- states --------------------------------------------------------------------------------------------------------
@@ -235,8 +234,8 @@ def member_table() -> str:
 def causes() -> str:
     """Return the causes of resets, and which of them count as failures."""
     notes = attribute_notes(rows)
-    lines = [[code(c.value), "yes" if c in rows.FAILURE_CAUSES else "no", note_of(c, notes)] for c in rows.ResetCause]
-    return table(["Cause", "Counts as a failure", "Meaning"], lines)
+    counts = dict.fromkeys(rows.FAILURE_CAUSES, " A failure.")
+    return listed([code(c.value), note_of(c, notes) + counts.get(c, "")] for c in rows.ResetCause)
 
 
 # -- errors --------------------------------------------------------------------------------------------------------
@@ -287,21 +286,29 @@ def timeout_table() -> str:
     for field in fields(timeouts.Timeouts):
         value = field.default
         shown = _span(value) if isinstance(value, timedelta) else "derived" if value is None else str(value).lower()
-        lines.append([code(timeouts.setting_name(field.name)), shown, notes.get(("Timeouts", field.name), "")])
-    return table(["Setting", "Default", "Meaning"], lines)
+        name = code(timeouts.setting_name(field.name))
+        lines.append([f"{name} ({shown})", notes.get(("Timeouts", field.name), "")])
+    return listed(lines)
 
 
 def derived_times() -> str:
     """Return the times that follow from others, with their values at the defaults."""
     times = timeouts.Timeouts()
-    derived: list[tuple[str, timedelta, object]] = [
-        ("session timeout, dynamic member", times.session_timeout(static=False), ""),
-        ("session timeout, static member", times.session_timeout(static=True), ""),
+    lines = [
+        [f"session timeout of a {kind} member ({formula}{_span(times.session_timeout(static=kind == 'static'))})", why]
+        for kind, formula, why in (
+            ("dynamic", "", "Its partitions should move soon."),
+            ("static", "max(120 s, 1.2 x `relaunch`); ", "Its slot waits for its relaunch."),
+        )
     ]
-    lines = [[name, _span(value), "`timeouts.session`, if it is given"] for name, value, _ in derived]
     for name, member in inspect.getmembers(timeouts.Timeouts, lambda m: isinstance(m, property)):
-        lines.append([code(name), _span(getattr(times, name)), sentence(member.fget)])
-    return table(["Time", "At the defaults", "Meaning"], lines)
+        lines.append([f"{code(name)} ({_formula(member.fget)}; {_span(getattr(times, name))})", sentence(member.fget)])
+    return listed(lines)
+
+
+def _formula(derived: object) -> str:
+    """Return how a time follows from others, as the last paragraph of its docstring has it."""
+    return _joined(docstring(derived).rpartition("\n\n")[2]).removesuffix(".")
 
 
 def timeout_rules() -> str:
@@ -397,7 +404,7 @@ def _default(value: Any) -> str:  # noqa: ANN401 (a default of any type)
     if value is MISSING:
         return "required"
     if value in _ABSENT:
-        return "none"
+        return ""
     if isinstance(value, timedelta):
         return code(_span(value))
     if isinstance(value, bool):
@@ -481,20 +488,23 @@ _EFFECT = {
 
 
 def spec_table() -> str:
-    """Return every field of the spec but the times."""
-    lines = [
-        [code(path), field.kind, field.default, _EFFECT[takes_effect(path)], field.meaning]
-        for path, field in spec_fields().items()
-    ]
-    return table(["Field", "Type", "Default", "A change counts", "Meaning"], lines)
+    """Return every field of the spec but the times; when its change counts, where that is another time than usual."""
+    lines = []
+    for path, field in spec_fields().items():
+        usual = TakesEffect.NEXT_CHECKPOINT if path.startswith("groups") else TakesEffect.AT_ONCE
+        effect = takes_effect(path)
+        change = "" if effect is usual else f" Change: {_EFFECT[effect]}."
+        value = ", ".join(part for part in (field.kind, field.default) if part)
+        lines.append([code(path), value, field.meaning + change])
+    return table(["Field", "Value", "Meaning"], lines)
 
 
 def refused_settings() -> str:
-    """Return the client settings that are refused."""
-    lines = [
-        [code(name), code(accepted) if accepted else "none", why] for name, (accepted, why) in settings.REFUSED.items()
-    ]
-    return table(["Setting", "Accepted value", "Why, and what to write instead"], lines)
+    """Return the client settings that are refused, by what is said of them."""
+    found: dict[str, list[str]] = {}
+    for name, (accepted, why) in settings.REFUSED.items():
+        found.setdefault(why, []).append(f"{name}={accepted}" if accepted else name)
+    return listed([", ".join(map(code, names)), why] for why, names in found.items())
 
 
 # -- invariants, targets, the store, scenarios ---------------------------------------------------------------------
@@ -520,14 +530,6 @@ def invariant_claims() -> str:
 def target_table() -> str:
     """Return the targets with where each leads."""
     return listed([code(f"--{kind.option} {kind.metavar}".rstrip()), sentence(kind)] for kind in targets.TARGETS)
-
-
-def connection_timeouts() -> str:
-    """Return the three timeouts of a connection at the defaults."""
-    times = timeouts.Timeouts()
-    names = ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout")
-    lines = [[code(n), _span(getattr(times, n)), sentence(getattr(timeouts.Timeouts, n).fget)] for n in names]
-    return table(["Setting", "At the default lease", "Meaning"], lines)
 
 
 def revision() -> str:
@@ -566,9 +568,8 @@ def faults() -> str:
 
 
 def metric_table(metrics: Iterable[Metric[Any]]) -> str:
-    """Return metrics as they are declared."""
-    rows = [[code(m.name), ", ".join(map(code, m.labels)), m.unit, m.help] for m in metrics]
-    return table(["Metric", "Labels", "Unit", "Value"], rows)
+    """Return metrics as they are declared; their names and helps say the units."""
+    return listed([code(f"{m.name}{{{','.join(m.labels)}}}"), m.help] for m in metrics)
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
@@ -598,7 +599,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "person-reset-states": lambda: values_of(rows, rows.PersonResetState),
     "seek-sources": lambda: values_of(offsets, offsets.SeekSource),
     "outcomes": lambda: values_of(rows, rows.Outcome),
-    "event-envelope": lambda: classes(events, [events.Event]),
     "region-events": lambda: classes(events, events.BODIES.values()),
     "member-events": lambda: classes(member_events, [get_origin(e) or e for e in get_args(member_events.Event)]),
     "commands": lambda: classes(
@@ -616,7 +616,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "invariants": invariants,
     "invariant-claims": invariant_claims,
     "targets": target_table,
-    "connection-timeouts": connection_timeouts,
     "schema-revision": revision,
     "scenarios": scenarios,
     "faults": faults,
