@@ -34,11 +34,10 @@ if TYPE_CHECKING:
 class KcrDrainOperator(WaitingOperator):
     """Requests the run's checkpoint, like `kcr region drain`, waits until it is published, and returns it.
 
-    The checkpoint is aligned to the end of the run's data interval, so it has exactly the interval's records. With
-    `request: auto`, the region has made it already. A run without an interval (manual, or triggered by an asset) gets a
-    checkpoint wherever the members are.
-
-    A retried or cleared task finds its checkpoint again, unless a reset has undone it or it was aborted.
+    It is aligned to the end of the run's data interval, so it has exactly the interval's records. With `request: auto`,
+    the region has made it already. A run without an interval (manual, or triggered by an asset) gets a checkpoint
+    wherever the members are. A retried or cleared task finds its checkpoint again, unless a reset has undone it or it
+    was aborted.
 
     Args:
         until: the boundary instead of the interval's end (templated), an instant with a zone. It need not be one of the

@@ -46,8 +46,7 @@ class KcrConsumeOperator(ApplicationOperator):
 
     Args:
         group_id: the consumer group (templated).
-        indexes: which of the group's members this application hosts, from 0 (templated): a number, a list, or a text
-            such as `0,1`.
+        indexes: which members of the group, from 0 (templated): a number, a list, or a text such as `0,1`.
         conn_id: the Airflow connection of Spark: its host is the master.
         conf: settings of Spark; they win over all others. A secret in them is refused.
         connector: Maven coordinate of Spark's Kafka connector, used where `jars` is empty.

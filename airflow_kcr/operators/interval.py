@@ -32,15 +32,14 @@ _ON_CLEAR: Final = ("recompute", "find")
 class KcrIntervalOperator(RunningOperator, RecomputingOperator):
     """Processes the records of the run's data interval, like `kcr run`, and leaves nothing running.
 
-    The task starts one Spark application with all members of the region, waits until they have processed, checkpointed
-    and committed the interval, and emits the region's event, as `KcrCommitCheckpointOperator` does. If the interval has
-    no record, Spark isn't started. A run without an interval (manual, or triggered by an asset) takes what the topics
-    have now.
+    The task starts one Spark application with all members of the region, waits until they have committed the interval's
+    checkpoint, and emits the region's event, as `KcrCommitCheckpointOperator` does. If the interval has no record,
+    Spark isn't started. A run without an interval (manual, or triggered by an asset) takes what the topics have now.
 
-    A retry continues where the try before it ended. A cleared task recomputes its interval, as `KcrRecomputeOperator`
-    does; later intervals stay as they are. Where a reset has undone the checkpoint, it processes the interval anew. A
-    run of a backfill recomputes the interval that another run has processed. A region that runs by itself is refused,
-    and so is a run beside another one: give the DAG `max_active_runs=1`.
+    A retry continues where the try before it ended. A cleared task, or a run of a backfill, recomputes an interval that
+    is processed, as `KcrRecomputeOperator` does; later intervals stay as they are. Where a reset has undone the
+    checkpoint, it processes the interval anew. A region that runs by itself is refused, and so is a run beside another
+    one: give the DAG `max_active_runs=1`.
 
     If the task is killed, its application ends. In a cluster's deploy mode it goes on, and the next try takes its
     members over, or finds the checkpoint.
@@ -56,8 +55,7 @@ class KcrIntervalOperator(RunningOperator, RecomputingOperator):
         consent_compacted: recompute although compaction may have taken records, whose output then goes.
         downstream: of a recomputation, as for `KcrRecomputeOperator`.
         outlets: beside the region's asset.
-        group_id: host members of this group only (templated), beside `KcrRunMembersOperator` for the others; absent:
-            all members of all groups.
+        group_id: host members of this group only (templated), beside `KcrRunMembersOperator` for the others.
         indexes: which members of the group (templated).
         kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
 

@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 class KcrRecomputeOperator(RecomputingOperator):
     """Recomputes a checkpoint, like `kcr recompute`: processes its records again and replaces its output.
 
-    The pipeline and the sinks are those of the spec in force. Readers see the old output until all of the new one is
+    It uses the pipeline and the sinks of the spec in force. Readers see the old output until all of the new one is
     there; members and runs of intervals go on meanwhile. The task emits the checkpoint's event again, with the same
     partition key and with `revision`, which counts how often the output was replaced.
 
-    Without `checkpoint` and `run`, it takes the checkpoint at the end of the run's data interval: the runs of a DAG
-    with the region's schedule recompute past intervals.
+    Without `checkpoint` and `run`, it takes the checkpoint at the end of the run's data interval.
 
     A retry finds a recomputation that is done, and repeats one that isn't. The task fails for good if a reset has
     undone the checkpoint, Kafka no longer has its records, or a sink can't replace.
 
     With `into` or `compare`, to try new code on past intervals, nothing is replaced and no event is emitted. `into`
-    writes the output into other sinks, and the task returns the recomputation. `compare` returns how the output differs
-    from the present one, with counts and examples, and drops it.
+    writes the output into other sinks. `compare` returns how the output differs from the present one, with counts and
+    examples, and drops it.
 
     Args:
         region: the region's name (templated).

@@ -39,7 +39,7 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
     """Asks a person to choose one of the checkpoints that a region can go back to, and returns it.
 
     The form lists each checkpoint with its boundary, its DAG runs, and how many records a reset to it would replay now.
-    The newest checkpoint that would move a partition is preselected; if none would, the form says so.
+    The newest one that would move a partition is preselected.
 
     The answer is checked against the store. If a reset has undone the checkpoint meanwhile, or retention has retired
     it, trigger the DAG again: Airflow 3.3 shows a cleared task the old list. If the person cancels, this task and those
@@ -476,9 +476,9 @@ def shown_name(plan: Plan) -> str:
 class KcrApplyResetOperator(WaitingOperator):
     """Applies a plan, like `kcr reset apply`, and waits until every partition is at its target.
 
-    The members stay in their groups. If something has changed since the plan or its approval (the epoch, the
-    partitions, a foreign consumer in a group, a log that moved on), the task fails with the change and nothing is
-    reset: trigger the DAG again. A retry finds the reset.
+    If something has changed since the plan or its approval (the epoch, the partitions, a foreign consumer in a group, a
+    log that moved on), the task fails with the change and nothing is reset: trigger the DAG again. A retry finds the
+    reset.
 
     Behind a `KcrApproveResetOperator`, the region store must have the approval of this plan; the result of that task,
     which users of Airflow may write, doesn't count. The history has the approver and the reason, else the user who

@@ -30,15 +30,15 @@ class KcrWatchOperator(WaitingTask, RegionOperator):
 
     [Watch a region](../how-to/watch-a-region.md#notify-people) lists the incidents. The task holds no slot; it ends
     after `watch_for`, and the next run goes on: `watch_dag` makes such a DAG. The store remembers what people were
-    notified of, so after a restart of Airflow, or with a second run beside, they are notified of nothing twice.
+    notified of, so a restart, or a second run beside, notifies them of nothing twice.
 
     The templates of the notifiers have `kcr`:
 
     - `kcr.text`: everything in one sentence.
     - `kcr.region`: the region's name.
     - `kcr.standing`: `halted`, `stalled`, else the region's state.
-    - `kcr.incident`: what it is: `halted`, `stalled`, `member_missing`, `foreign_consumer`, `retention`,
-      `checkpoint_late` or `reset`.
+    - `kcr.incident`: `halted`, `stalled`, `member_missing`, `foreign_consumer`, `retention`, `checkpoint_late` or
+      `reset`.
     - `kcr.detail`: what is wrong, for whom, and what to do.
     - `kcr.since`, `kcr.over_at`: instants; empty where that is not known, or not over.
 

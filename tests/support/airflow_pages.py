@@ -61,6 +61,8 @@ _EVERYWHERE = (
 )
 """The arguments that everything takes which is about a region."""
 
+_TEMPLATED = " (templated)"
+
 _NOTHING = ("", "None", "False", "''", "()")
 """Defaults that are not worth a word."""
 
@@ -96,7 +98,7 @@ def arguments_of(found: Class, without: Iterable[str] = ()) -> str:
         if name != "kwargs" and name not in without:
             default = found.defaults.get(name, "")
             shown = " (required)" if default is None else "" if default in _NOTHING else f" (`{default}`)"
-            lines.append(f"- `{name}`{shown}: {text}")
+            lines.append(f"- {_named(name, text)}{shown}: {text.replace(_TEMPLATED, '')}")
     return "\n".join(lines)
 
 
@@ -107,7 +109,13 @@ def described(kind: str) -> str:
 
 def shared_arguments(kind: str) -> str:
     """Return the arguments that several operators or sensors have, each once."""
-    return "\n".join(f"- `{name}`: {text}" for name, text in _shared(_public(kind, _modules(kind))))
+    shared = _shared(_public(kind, _modules(kind)))
+    return "\n".join(f"- {_named(name, text)}: {text.replace(_TEMPLATED, '')}" for name, text in shared)
+
+
+def _named(name: str, text: str) -> str:
+    """Return an argument's name, with a star if it is templated."""
+    return f"`{name}`\\*" if _TEMPLATED in text else f"`{name}`"
 
 
 def waiting() -> str:

@@ -258,6 +258,10 @@ def error_classes() -> list[type[errors.KcrError]]:
     return [c for c in found if c.__module__ == errors.__name__]
 
 
+_MESSAGE = re.compile(r"; the message (?:says|names)[^.]*\.")
+"""The page says once of all messages what they say."""
+
+
 def error_table() -> str:
     """Return every error below its branch of the tree: its exit status, and its parent if that is another one."""
     statuses = exit_statuses()
@@ -271,7 +275,7 @@ def error_table() -> str:
             if issubclass(kind, branch) and kind is not branch:
                 parent = "" if kind.__base__ is branch else f" Kind of {code(kind.__mro__[1].__name__)}."
                 status = "" if statuses[kind] == statuses[branch] else f" Exit status {statuses[kind]}."
-                lines.append([code(kind.__name__), sentence(kind) + parent + status])
+                lines.append([code(kind.__name__), _MESSAGE.sub(".", sentence(kind)) + parent + status])
         parts.append(listed(lines))
     return "\n\n".join(part for part in parts if part)
 
@@ -495,16 +499,16 @@ def spec_table() -> str:
         effect = takes_effect(path)
         change = "" if effect is usual else f" Change: {_EFFECT[effect]}."
         value = ", ".join(part for part in (field.kind, field.default) if part)
-        lines.append([code(path), value, field.meaning + change])
-    return table(["Field", "Value", "Meaning"], lines)
+        lines.append([f"{code(path)} ({value})", field.meaning + change])
+    return listed(lines)
 
 
 def refused_settings() -> str:
-    """Return the client settings that are refused, by what is said of them."""
+    """Return the client settings that are refused, by what to do instead; their messages say why."""
     found: dict[str, list[str]] = {}
     for name, (accepted, why) in settings.REFUSED.items():
-        found.setdefault(why, []).append(f"{name}={accepted}" if accepted else name)
-    return listed([", ".join(map(code, names)), why] for why, names in found.items())
+        found.setdefault(why.rpartition("; ")[2], []).append(f"{name}={accepted}" if accepted else name)
+    return listed([", ".join(map(code, names)), instead] for instead, names in found.items())
 
 
 # -- invariants, targets, the store, scenarios ---------------------------------------------------------------------

@@ -108,7 +108,7 @@ class MemberRegistered(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFound(Body):
-    """A group was found on a Kafka cluster for the first time; from now on it is that one."""
+    """A group was found on a Kafka cluster for the first time; it stays that one."""
 
     group: values.GroupId
     cluster: values.ClusterId
@@ -116,12 +116,12 @@ class ClusterFound(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLeft(Body):
-    """A member has no lease any more: it left by itself, or a changed spec has no place for it."""
+    """A member has left by itself, or a changed spec has no place for it."""
 
     member: values.MemberId
     incarnation: values.Incarnation
     dropped: tuple[GroupPartition, ...] = ()
-    """The claims that went with it; none where a static member keeps its slot."""
+    """The claims that went with it; a static member keeps its slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +195,13 @@ class Contributed(Body):
     incarnation: values.Incarnation
     epoch: values.Epoch
     offsets: OffsetMap
-    """Its next offset for every partition it holds; empty for an idle member."""
+    """The next offset of every partition that it holds."""
 
     bounds: Mapping[GroupPartition, LogBounds]
-    """The logs' bounds, read for this contribution."""
+    """The logs' bounds."""
 
     prepared_in: timedelta | None = None
-    """How long its sinks took to make durable what they held, by its own clock; None: it did not say."""
+    """How long its sinks took to prepare, by its own clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +233,7 @@ class CheckpointPublished(Body):
     sequence: values.CheckpointNumber
     member: values.MemberId | None
     tables: tuple[TableVersion, ...] = ()
-    """What they have committed to tables that people own."""
+    """What they have committed to Iceberg and Delta tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +267,7 @@ class CommitResolved(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeekCommitted(Body):
-    """A member committed to Kafka where it resumed after a reset, or failed; then lag tools are wrong for a while."""
+    """A member committed to Kafka where it resumed after a reset, or failed to."""
 
     epoch: values.Epoch
     member: values.MemberId
@@ -311,7 +311,7 @@ class NextBoundaryChanged(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryHeld(Body):
-    """Members have held at a boundary for longer than a period, and no DAG run has requested its checkpoint."""
+    """Members wait at a boundary for longer than a period, and no DAG run has requested its checkpoint."""
 
     boundary: datetime
 
@@ -330,7 +330,7 @@ class ResetRequested(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetAnswered(Body):
-    """A person has answered a question about a reset in Airflow: chosen its checkpoint, or approved its plan."""
+    """A person has chosen a reset's checkpoint in Airflow, or approved its plan."""
 
     answer: rows.ResetAnswer
 
@@ -375,22 +375,22 @@ class RecomputationBegun(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecomputed(Body):
-    """The records of a checkpoint were processed once more, and its output replaced, if that was the purpose."""
+    """The records of a checkpoint were processed once more."""
 
     sequence: values.CheckpointNumber
     number: values.EventNumber
     """The recomputation's."""
 
     batches: tuple[Mapping[GroupPartition, values.Range], ...]
-    """What was processed, by batch; together it is what the checkpoint has of the recomputed groups."""
+    """What was processed, by batch."""
 
     tables: tuple[TableVersion, ...] = ()
-    """What took the place of the checkpoint's output in tables that people own."""
+    """What replaced the checkpoint's output in Iceberg and Delta tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputationFailed(Body):
-    """A recomputation came to nothing; the output of its checkpoint is what it was."""
+    """A recomputation failed; the output of its checkpoint is what it was."""
 
     sequence: values.CheckpointNumber
     number: values.EventNumber
@@ -445,7 +445,7 @@ class ResetDone(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRestoredSeen(Body):
-    """A member had already seen later numbers than the store's: the store is older than the world."""
+    """A member has already seen later numbers than the store's: the store was restored."""
 
     member: values.MemberId
     detail: str
@@ -464,24 +464,24 @@ class ForeignConsumersChanged(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsUnowned(Body):
-    """A member compared what the brokers have with what is claimed, and which partitions have no owner has changed.
+    """Which partitions of the region have no owner has changed, by what the brokers have.
 
     A claim of a partition ends that (`Claimed`); so does the stop of the region.
     """
 
     partitions: tuple[GroupPartition, ...]
-    """All partitions of the region that have no owner now."""
+    """Those that have none now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsGone(Body):
-    """The brokers have said for long that they do not have partitions of the region, which continues without them.
+    """The brokers have long lacked partitions of the region, which continues without them.
 
     A claim of such a partition ends that (`Claimed`).
     """
 
     partitions: tuple[GroupPartition, ...]
-    """All partitions that are no part of the region now for that reason."""
+    """All that are gone now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

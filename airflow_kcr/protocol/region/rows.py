@@ -59,10 +59,9 @@ class Outcome(StrEnum):
     """Its member vanished between start and finish."""
 
     UNDONE = "undone"
-    """Done, then undone by a reset on every partition; a reset inside a range leaves DONE and `undone_from`.
+    """Done, then undone by a reset on every partition; a reset inside a range leaves `done`."""
 
-    It is not stored: it follows from the resets after the batch (`timelines`).
-    """
+    # It is not stored: it follows from the resets after the batch (`timelines`), as does `undone_from`.
 
 
 class CheckpointPurpose(StrEnum):
