@@ -85,8 +85,7 @@ def _configuration() -> dict[str, Any]:
                 "Seconds that a Spark application may take to drain after its task has gone, before it just stops.",
             ),
             "page_conn_ids": {
-                "description": "The connections of the stores whose regions the page Browse, Regions shows, by commas. "
-                "A user sees those that their DAGs work on.",
+                "description": "The connections of the stores whose regions the page Browse, Regions shows, by commas.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "kcr_default,team_kcr",

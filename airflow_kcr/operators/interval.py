@@ -54,7 +54,7 @@ class KcrIntervalOperator(RunningOperator, RecomputingOperator):
         consent_upsert: recompute tables of mode `upsert` although rows that were overwritten don't come back.
         consent_compacted: recompute although compaction may have taken records, whose output then goes.
         downstream: of a recomputation, as for `KcrRecomputeOperator`.
-        outlets: beside the region's asset.
+        outlets: further ones, beside the region's asset.
         group_id: host members of this group only (templated), beside `KcrRunMembersOperator` for the others.
         indexes: which members of the group (templated).
         kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.

@@ -48,7 +48,7 @@ class KcrRecomputeOperator(RecomputingOperator):
         compare: the columns that name a row (templated), or `kcr_topic`, `kcr_partition`, `kcr_offset`.
         downstream: `rerun`: DAGs scheduled by the partitions of the region's asset run again. `tell`: the event has no
             partition key, so they don't; from Airflow 3.3 on.
-        outlets: beside the region's asset.
+        outlets: further ones, beside the region's asset.
         kwargs: as for `KcrConsumeOperator`; `kcr_conn_id`, `conn_id` and `conf` among them.
 
     Raises:

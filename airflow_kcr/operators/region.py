@@ -97,7 +97,7 @@ class KcrStartOperator(StateOperator):
     A started region runs once its members are there, which another task may have to start.
 
     Args:
-        wait_for_completion: whether to wait until the region is in that state.
+        wait_for_completion: whether to wait until the region is in the requested state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -111,7 +111,7 @@ class KcrResumeOperator(KcrStartOperator):
     """Resumes a paused region, or starts a stopped or halted one, like `kcr region resume`; by default without waiting.
 
     Args:
-        wait_for_completion: whether to wait until the region is in that state.
+        wait_for_completion: whether to wait until the region is in the requested state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -122,7 +122,7 @@ class KcrPauseOperator(StateOperator):
     """Pauses a region, like `kcr region pause`, and waits until its running batches have finished.
 
     Args:
-        wait_for_completion: whether to wait until the region is in that state.
+        wait_for_completion: whether to wait until the region is in the requested state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -135,7 +135,7 @@ class KcrStopOperator(StateOperator):
     A later start processes nothing twice.
 
     Args:
-        wait_for_completion: whether to wait until the region is in that state.
+        wait_for_completion: whether to wait until the region is in the requested state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -148,7 +148,7 @@ class KcrKillOperator(StateOperator):
     The next start replays records as each group's delivery allows. Use it only if a stop can't drain.
 
     Args:
-        wait_for_completion: whether to wait until the region is in that state.
+        wait_for_completion: whether to wait until the region is in the requested state.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 

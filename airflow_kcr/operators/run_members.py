@@ -29,8 +29,8 @@ class KcrRunMembersOperator(RunningOperator):
 
     Args:
         run_task_id: the task of the `KcrIntervalOperator`, which is not mapped.
-        group_id: the consumer group (templated).
-        indexes: which members of the group (templated).
+        group_id: the group (templated).
+        indexes: which of its members (templated).
         kwargs: as for `KcrIntervalOperator`: `region`, `until`, `allow_inexact`, and those for Spark.
     """
 

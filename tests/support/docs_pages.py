@@ -269,7 +269,8 @@ def error_table() -> str:
     for branch in error_classes():
         if branch.__base__ is not errors.KcrError:
             continue
-        parts.append(f"## {branch.__name__}\n\n{sentence(branch)} Exit status {statuses[branch]}.")
+        status = "" if statuses[branch] == 1 else f" Exit status {statuses[branch]}."
+        parts.append(f"## {branch.__name__}\n\n{_MESSAGE.sub('.', sentence(branch))}{status}")
         lines = []
         for kind in error_classes():
             if issubclass(kind, branch) and kind is not branch:
@@ -498,7 +499,8 @@ def spec_table() -> str:
         usual = TakesEffect.NEXT_CHECKPOINT if path.startswith("groups") else TakesEffect.AT_ONCE
         effect = takes_effect(path)
         change = "" if effect is usual else f" Change: {_EFFECT[effect]}."
-        value = ", ".join(part for part in (field.kind, field.default) if part)
+        between = "; default " if field.kind.startswith("`") and field.default != "required" else ", "
+        value = between.join(part for part in (field.kind, field.default) if part)
         lines.append([f"{code(path)} ({value})", field.meaning + change])
     return listed(lines)
 
