@@ -8,7 +8,7 @@ recognised by.
 
 The region's lock comes first. It is an advisory one, of the transaction, on a number made from the region's name:
 shared for batches, exclusive for everything else. Rows are read after it, and so is the clock: a transaction's `now()`
-is from before the wait (docs/reference/store.md).
+is from before the wait (tests/annex/tables-and-locks.md).
 """
 
 from __future__ import annotations

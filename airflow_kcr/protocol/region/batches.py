@@ -1,4 +1,4 @@
-"""Batches: the admission to start, the admission to finish, and what a refused finish means (docs/reference/states.md).
+"""Batches: the admission to start, the admission to finish, and what a refused finish means (tests/annex/moves.md).
 
 Both are decided under the shared region lock, from the region's row, the member's row and the claims of the ranges
 alone: a store may hand over a `Region` that holds no more than those. Begin is where everything is checked; end asks

@@ -1,7 +1,7 @@
 """The rows of one region: what the store keeps, and all that the region's rules ever read.
 
-Each class is one table of the store (docs/reference/store.md); a row is immutable, a decision replaces it. `Region` (in
-`state`) holds them together. Enumerations cross JSON and SQL and are therefore strings.
+Each class is one table of the store (tests/annex/tables-and-locks.md); a row is immutable, a decision replaces it.
+`Region` (in `state`) holds them together. Enumerations cross JSON and SQL and are therefore strings.
 """
 
 from __future__ import annotations
