@@ -114,6 +114,14 @@ def listed(lines: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"- {name}: {meaning}" for name, meaning in lines)
 
 
+def grouped(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return names as code, with what they mean, those of one meaning together."""
+    found: dict[str, list[str]] = {}
+    for name, meaning in pairs:
+        found.setdefault(meaning, []).append(code(name))
+    return listed((", ".join(names), meaning) for meaning, names in found.items())
+
+
 def code(text: object) -> str:
     """Return a text as code."""
     return f"`{text}`"
@@ -507,10 +515,10 @@ def spec_table() -> str:
 
 def refused_settings() -> str:
     """Return the client settings that are refused, by what to do instead; their messages say why."""
-    found: dict[str, list[str]] = {}
-    for name, (accepted, why) in settings.REFUSED.items():
-        found.setdefault(why.rpartition("; ")[2], []).append(f"{name}={accepted}" if accepted else name)
-    return listed([", ".join(map(code, names)), instead] for instead, names in found.items())
+    return grouped(
+        (f"{name}={accepted}" if accepted else name, why.rpartition("; ")[2])
+        for name, (accepted, why) in settings.REFUSED.items()
+    )
 
 
 # -- invariants, targets, the store, scenarios ---------------------------------------------------------------------
@@ -585,7 +593,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "liveness-rules": lambda: values_of(waits, waits.Rule),
     "lag-verdicts": lambda: values_of(lag, lag.LagVerdict),
     "incidents": lambda: values_of(incidents, incidents.IncidentKind),
-    "lag-to-do": lambda: listed([code(r), t] for r, t in lag.TO_DO.items()),
+    "lag-to-do": lambda: grouped(lag.TO_DO.items()),
     "lag-tiers": lambda: table(
         ["Up to an age of", "One sample of a group in"], [[_span(age), _span(step)] for age, step in lag.TIERS]
     ),
