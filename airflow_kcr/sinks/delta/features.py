@@ -94,4 +94,4 @@ def columns_of(table: DeltaTable) -> dict[str, TableColumn]:
     from pyspark.sql.types import StructType
 
     fields = StructType.fromJson(json.loads(table.schema().to_json())).fields
-    return {f.name: TableColumn(type=f.dataType.simpleString(), required=not f.nullable) for f in fields}
+    return {f.name: TableColumn(type=f.dataType, required=not f.nullable) for f in fields}

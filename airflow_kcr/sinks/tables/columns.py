@@ -16,6 +16,7 @@ from airflow_kcr.spark.causes import OWN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructField
 
 _WIDER: Final = {
     "smallint": {"tinyint"},
@@ -42,8 +43,8 @@ _EMPTY: Final = {
 class TableColumn:
     """One column of a table."""
 
-    type: str | None
-    """Spark's, as its `simpleString` has it; None: Spark has none for its values."""
+    type: DataType | None
+    """Spark's; None: Spark has none for its values."""
 
     shown: str = ""
     """The type as the table's format calls it, where Spark has none."""
@@ -64,7 +65,7 @@ def fitted(rows: DataFrame, known: Mapping[str, TableColumn], where: str) -> Dat
         SinkError: the table lacks a column of theirs, or has it in a type that does not hold all of its values; or they
             lack one that may not be NULL.
     """
-    given = {found.name: found.dataType.simpleString() for found in rows.schema.fields}
+    given = {found.name: found.dataType for found in rows.schema.fields}
     unknown = [name for name in given if name not in known]
     if unknown:
         raise SinkError(
@@ -92,23 +93,38 @@ def require_taken(schemas: Iterable[str], known: Mapping[str, TableColumn], wher
     """
     for found in map(_fields, schemas):
         for name, column in known.items():
-            if column.required and found.get(name, ("", True))[1]:
+            if column.required and (name not in found or found[name].nullable):
                 raise _changed(where, f"requires column {name}", "make it optional")
-        for name, (kind, _) in found.items():
+        for name, field in found.items():
             if name not in known:
                 raise _changed(where, f"has no column {name}", "give the column its name again, or add it again")
-            there = known[name].type or known[name].shown
-            is_nested = kind.startswith(_NESTED) and there.partition("<")[0] == kind.partition("<")[0]
-            if not is_nested and not _holds(there, kind):
-                raise _changed(where, f"has column {name} as {there}, not {kind}", "give it its type again")
+            there, kind = known[name].type, field.dataType
+            if there is None or not _reads(there, kind):
+                shown = known[name].shown if there is None else there.simpleString()
+                said = f"has column {name} as {shown}, not {kind.simpleString()}"
+                raise _changed(where, said, "give it its type again")
 
 
-def _fields(schema: str) -> dict[str, tuple[str, bool]]:
-    """Return the type of each column in a schema, and whether it may be NULL."""
+def _fields(schema: str) -> dict[str, StructField]:
     from pyspark.sql.types import StructType
 
-    fields = StructType.fromJson(json.loads(schema)).fields
-    return {field.name: (field.dataType.simpleString(), field.nullable) for field in fields}
+    return {field.name: field for field in StructType.fromJson(json.loads(schema)).fields}
+
+
+def _reads(there: DataType, given: DataType) -> bool:
+    """Whether a column of a type has all that is in files of another one; a struct may have more fields than they."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match there, given:
+        case StructType(), StructType():
+            fields = {field.name: field.dataType for field in there.fields}
+            return all(f.name in fields and _reads(fields[f.name], f.dataType) for f in given.fields)
+        case ArrayType(), ArrayType():
+            return _reads(there.elementType, given.elementType)
+        case MapType(), MapType():
+            return _reads(there.keyType, given.keyType) and _reads(there.valueType, given.valueType)
+        case _:
+            return _holds(there.simpleString(), given.simpleString())
 
 
 def _changed(where: str, what: str, how: str) -> SinkError:
@@ -118,19 +134,19 @@ def _changed(where: str, what: str, how: str) -> SinkError:
     )
 
 
-def _value(name: str, column: TableColumn, given: str, where: str) -> Column:
+def _value(name: str, column: TableColumn, given: DataType, where: str) -> Column:
     from pyspark.sql import functions
 
-    there = column.type
-    if there is None:
+    if column.type is None:
         raise SinkError(
             f"{where} has column {name} as {column.shown}, which Spark can't write; leave it out in the pipeline"
         )
-    if not _holds(there, given):
+    there, kind = column.type.simpleString(), given.simpleString()
+    if not _holds(there, kind):
         raise SinkError(
-            f"{where} has column {name} as {there}, and the pipeline writes {given}; cast it in the pipeline"
+            f"{where} has column {name} as {there}, and the pipeline writes {kind}; cast it in the pipeline"
         )
-    found = functions.col(f"`{name.replace('`', '``')}`").cast(there)
+    found = functions.col(f"`{name.replace('`', '``')}`").cast(column.type)
     return (_required(found, there, name, where) if column.required else found).alias(name)
 
 
