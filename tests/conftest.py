@@ -15,6 +15,7 @@ from tests.support import airflow_home, postgres, quick_spark
 from tests.support import kafka as kafka_support
 from tests.support.jar_sets import delta
 from tests.support.kafka_cluster import KafkaCluster, start_cluster
+from tests.support.object_store import ObjectStore, object_store
 from tests.support.rest_catalog import RestServer, rest_catalog
 from tests.support.turns import Turn
 
@@ -197,6 +198,13 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
     """A REST catalog of Iceberg."""
     with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def store_of_objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """S3 and Glue, as moto has them."""
+    with object_store(tmp_path_factory.mktemp("s3")) as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

@@ -145,6 +145,10 @@ class Owned:
     def location(self) -> str:
         """Where it is."""
 
+    def here(self, uri: str) -> Path:
+        """Where a place of the table is on this machine."""
+        return Path(uri.removeprefix("file://"))
+
     @abstractmethod
     def version(self) -> object:
         """What changes with each commit of anybody."""
@@ -335,26 +339,36 @@ class DeltaFolder(Owned):
 
     root: Path
 
+    @property
+    def uri(self) -> str:
+        """Where it is, as delta-rs has it."""
+        return self.root.as_uri()
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What opens it."""
+        return {}
+
     def create(self) -> None:
         """Make the table."""
-        deltalake.DeltaTable.create(self.root, pa.schema([("value", pa.int64())]))
+        schema = pa.schema([("value", pa.int64())])
+        deltalake.DeltaTable.create(self.uri, schema, storage_options=self.options)
 
     def drop(self) -> None:
         """Delete the table's log."""
-        for file in (self.root / "_delta_log").iterdir():
-            file.unlink()
+        self.place().files.delete_dir_contents("_delta_log")
 
-    def table(self) -> deltalake.DeltaTable:
-        """The table as it is now."""
-        return deltalake.DeltaTable(self.root)
+    def table(self, version: int | None = None) -> deltalake.DeltaTable:
+        """The table as it is now, or as it was."""
+        return deltalake.DeltaTable(self.uri, version=version, storage_options=self.options)
 
     def place(self) -> DeltaPlace:
         """The table, as a process of a sink has it."""
-        return DeltaPlace(WHO, str(self.root), {})
+        return DeltaPlace(WHO, self.uri, self.options)
 
     def location(self) -> str:
         """Where it is."""
-        return self.root.as_uri()
+        return self.uri
 
     def version(self) -> object:
         """Its version."""
@@ -371,12 +385,11 @@ class DeltaFolder(Owned):
 
     def rows(self, sequence: int | None = None) -> pa.Table:
         """All rows."""
-        version = None if sequence is None else self.version_of(sequence)
-        return pa.table(deltalake.DeltaTable(self.root, version=version).scan().read_all())
+        return pa.table(self.table(None if sequence is None else self.version_of(sequence)).scan().read_all())
 
     def at(self, version: TableVersion) -> pa.Table:
         """All rows of a version."""
-        return pa.table(deltalake.DeltaTable(self.root, version=int(version.version)).scan().read_all())
+        return pa.table(self.table(int(version.version)).scan().read_all())
 
     def version_of(self, sequence: int) -> int:
         """The version that a checkpoint's commit has made."""
@@ -385,13 +398,13 @@ class DeltaFolder(Owned):
 
     def paths(self) -> set[str]:
         """The files that it has now."""
-        return {f"{self.root.as_uri()}/{path}" for path in pa.table(self.table().get_add_actions())["path"].to_pylist()}
+        return {f"{self.uri}/{path}" for path in pa.table(self.table().get_add_actions())["path"].to_pylist()}
 
     def append(self, rows: Mapping[str, list[Any]]) -> None:
         """Add rows; without the other columns, as who knows nothing of them does."""
         kinds = {field.name: field.type for field in pa.schema(self.table().schema().to_arrow())}
         columns = {name: pa.array(values, kinds[name]) for name, values in rows.items()}
-        deltalake.write_deltalake(self.root, pa.table(columns), mode="append", schema_mode="merge")
+        deltalake.write_deltalake(self.table(), pa.table(columns), mode="append", schema_mode="merge")
 
     def compact(self) -> None:
         """Put all files together."""
@@ -414,7 +427,7 @@ class DeltaFolder(Owned):
         self.table().alter.add_columns([deltalake.Field(column, deltalake.schema.PrimitiveType("string"))])
 
     def _overwrite(self, rows: pa.Table) -> None:
-        deltalake.write_deltalake(self.root, rows, mode="overwrite", schema_mode="overwrite")
+        deltalake.write_deltalake(self.table(), rows, mode="overwrite", schema_mode="overwrite")
 
     def opened(self, target: FileTarget, folder: Folder) -> DeltaTable:
         """The table as a process of a sink has it."""
@@ -536,8 +549,7 @@ class TableFiles(Files):
 def over(driver: Driver, owned: Owned) -> TableFiles:
     """Return a scripted region over a table."""
     owner = SinkOwner(region=driver.name, region_id=driver.region.region_id, group=GROUP, sink="out")
-    where = Path(folder_of(owned.location(), owner).removeprefix("file://"))
-    return TableFiles(driver, where, owned=owned)
+    return TableFiles(driver, owned.here(folder_of(owned.location(), owner)), owned=owned)
 
 
 # What happens to it
