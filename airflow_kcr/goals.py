@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -383,7 +383,7 @@ class RunEnded(Goal):
     what = "to end its run"
 
     request_id: RequestId
-    before: Mapping[str, int]
+    before: Mapping[str, int] = field(hash=False)
     """The incarnation that each of its members had before the application was started, by name as `flights-etl[0]`."""
 
     come_by: datetime | None = None

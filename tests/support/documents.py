@@ -27,9 +27,11 @@ from airflow_kcr.goals import (
     CheckpointCommitted,
     CheckpointExists,
     MembersEnded,
+    RecomputationDone,
     RegionReaches,
     RequestPublished,
     ResetFinished,
+    RunEnded,
 )
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.protocol import documents, targets
@@ -108,6 +110,8 @@ WAITS: Final = (
     Progresses,
     ResetFinished,
     MembersEnded,
+    RunEnded,
+    RecomputationDone,
     MembershipHealthy,
     LagBelow,
 )
