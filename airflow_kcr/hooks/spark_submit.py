@@ -15,11 +15,13 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 
+import airflow_kcr
 from airflow_kcr.driver.task import REQUEST_ID, RunningApplication, Sieve, compared_in, process_state
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
 from airflow_kcr.hooks.pods import LABEL, DriverPod, clean, label_of
@@ -36,6 +38,10 @@ CLUSTER: Final = "cluster"
 
 AM_WAIT: Final = "spark.yarn.am.waitTime"
 """The setting that says how long YARN's application master waits for the driver's Spark."""
+
+_BASH_ENV: Final = "spark.yarn.appMasterEnv.BASH_ENV"
+_CONTAINER: Final = Path(airflow_kcr.__file__).with_name("spark") / "yarn_container.sh"
+"""What lets a driver drain on YARN; sent to its container, whose folder is the working directory there."""
 
 _ON_YARN: Final = r"(?:(?<=application )|(?<=report for ))application_\d+_\d+"
 """The name of an application where YARN's client says it, and not where a path does."""
@@ -113,7 +119,9 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         if self._is_yarn:
             # A driver checks everything and may wait for a predecessor's lease before it starts Spark; by default its
             # application master gives it up after 100 s.
-            self._conf = {AM_WAIT: "600s", **self._conf, "spark.yarn.submit.waitAppCompletion": "false"}
+            ours = {AM_WAIT: "600s", _BASH_ENV: _CONTAINER.name}
+            self._files = ",".join(filter(None, (self._files, str(_CONTAINER))))
+            self._conf = {**ours, **self._conf, "spark.yarn.submit.waitAppCompletion": "false"}
         elif self._is_kubernetes:
             self._track_driver_via_k8s_api = True
             self._conf = {**self._conf, f"spark.kubernetes.driver.label.{LABEL}": label_of(self._name)}

@@ -125,16 +125,17 @@ class YarnCluster:
 
     def kill(self, application: str) -> None:
         """Kill an application, as an administrator does with `yarn application -kill`."""
-        command = [
-            str(java()),
-            *QUICK_START,
-            "-cp",
-            self._classpath,
-            APPLICATION_CLI,
-            "application",
-            "-kill",
-            application,
-        ]
+        self._yarn("application", "-kill", application)
+
+    def shut_down(self, application: str) -> None:
+        """Send SIGTERM to a driver's container, as `yarn container -signal … GRACEFUL_SHUTDOWN` does."""
+        attempts = self._asked(f"apps/{application}/appattempts")["appAttempt"]
+        assert isinstance(attempts, list)
+        (container,) = (attempt["containerId"] for attempt in attempts)
+        self._yarn("container", "-signal", container, "GRACEFUL_SHUTDOWN")
+
+    def _yarn(self, *arguments: str) -> None:
+        command = [str(java()), *QUICK_START, "-cp", self._classpath, APPLICATION_CLI, *arguments]
         subprocess.run(command, env=spark_environment(), capture_output=True, timeout=READY_WITHIN, check=True)
 
     def processes(self, main: str) -> list[int]:

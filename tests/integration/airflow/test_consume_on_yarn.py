@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.triggers.payloads import Status
 from tests.support.consume import Task, consumers
 from tests.support.consume_in_cluster import TOLD_WITHIN, ConsumersInCluster, trigger
@@ -47,6 +48,15 @@ class OnYarn(ConsumersInCluster):
         """Whether the resource manager says SUCCEEDED."""
         status = self.cluster.final_status(self.application(task))
         return None if status is None else status == "SUCCEEDED"
+
+    def kill(self, task: Task) -> None:
+        """Kill the one driver that there is."""
+        (driver,) = self.cluster.processes(APPLICATION_MASTER)
+        os.kill(driver, signal.SIGKILL)
+
+    def is_empty(self) -> bool:
+        """Whether no container runs."""
+        return not self.cluster.processes(APPLICATION_MASTER) + self.cluster.processes(EXECUTOR)
 
 
 @pytest.fixture
@@ -98,12 +108,25 @@ def test_an_application_that_yarn_has_lost_is_told_by_its_state_and_the_next_try
     here.found.work()
     said = here.watched(first)
     if fault == "driver lost":
-        (driver,) = here.cluster.processes(APPLICATION_MASTER)
-        os.kill(driver, signal.SIGKILL)
+        here.kill(first)
     else:
         here.cluster.kill(here.application(first))
     here.until_over(first)
     assert not here.ended(first)
     assert said.result(TOLD_WITHIN).status is not Status.REACHED
     here.found.until(lambda: here.cluster.processes(EXECUTOR) == [], "its executors over")
+    here.take_over()
+
+
+def test_a_driver_whose_container_is_shut_down_drains_and_others_take_over_at_once(here: OnYarn) -> None:
+    first = here.hand_over()
+    here.found.work()
+    said = here.watched(first)
+    here.cluster.shut_down(here.application(first))
+    here.until_over(first)
+    assert here.ended(first)
+    assert here.found.undone(1) == []
+    checkpoints = here.found.live.region().checkpoints
+    assert checkpoints[max(checkpoints)].committed is Committed.YES
+    assert said.result(TOLD_WITHIN).status is not Status.REACHED
     here.take_over()
