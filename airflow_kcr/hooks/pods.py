@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from threading import Lock
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from airflow_kcr.errors import KcrError, ServiceFailed, ToolMissing
+from airflow_kcr.hooks.shared_answers import SharedAnswer
 from airflow_kcr.spark.pods import Pod, Waiting, waiting
 
 if TYPE_CHECKING:
@@ -32,9 +30,6 @@ LAST_LINES: Final = 20
 
 _ANSWER_WITHIN: Final = (3.0, 10.0)
 """Seconds to connect with the API server, and for its answer."""
-
-FRESH: Final = 1.0
-"""Seconds for which one list of pods is the answer to everyone."""
 
 _GONE: Final = 404
 _OVER: Final = frozenset({"Succeeded", "Failed"})
@@ -103,9 +98,7 @@ class DriverPods:
     def __init__(self, server: str, namespace: str) -> None:
         self._server, self._namespace = server, namespace
         self._client: CoreV1Api | None = None
-        self._listing = Lock()
-        self._listed: Future[dict[str, Pod]] = Future()
-        self._listed_until = 0.0
+        self._listed = SharedAnswer(lambda: self._list(LABEL))
 
     @classmethod
     def of(cls, driver: DriverPod) -> DriverPods:
@@ -114,7 +107,7 @@ class DriverPods:
 
     def state(self, name: str) -> DriverState:
         """Return how a driver's pod is, or was a second ago."""
-        pod = self._listed_lately().get(name)
+        pod = self._listed.get().get(name)
         if pod is None:
             pod = self._asked(lambda core: core.read_namespaced_pod(name, **self._options))
         return DriverState(is_there=False) if pod is None else _state(pod)
@@ -139,18 +132,6 @@ class DriverPods:
             application: the value of their label.
         """
         return [name for name, pod in self._list(f"{LABEL}={application}").items() if _is_lost(pod)]
-
-    def _listed_lately(self) -> dict[str, Pod]:
-        """Return the pods by their names, from an answer that others may have been given, too, or an error."""
-        with self._listing:
-            if monotonic() >= self._listed_until:
-                self._listed = Future()
-                try:
-                    self._listed.set_result(self._list(LABEL))
-                except KcrError as error:
-                    self._listed.set_exception(error)
-                self._listed_until = monotonic() + FRESH
-            return self._listed.result()
 
     def _list(self, label: str) -> dict[str, Pod]:
         """Return the pods of drivers with a label, but for those that succeeded: they stay, and are ever more."""

@@ -25,7 +25,7 @@ import airflow_kcr
 from airflow_kcr.driver.task import REQUEST_ID, RunningApplication, Sieve, compared_in, process_state
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
 from airflow_kcr.hooks.pods import LABEL, DriverPod, clean, label_of
-from airflow_kcr.hooks.yarn import DriverApplication
+from airflow_kcr.hooks.yarn import TAG, DriverApplication
 from airflow_kcr.settings import is_secret, names_secret, secrets_in
 from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
 from airflow_kcr.spark.session import CONNECTOR, refuse_settings
@@ -39,6 +39,7 @@ CLUSTER: Final = "cluster"
 AM_WAIT: Final = "spark.yarn.am.waitTime"
 """The setting that says how long YARN's application master waits for the driver's Spark."""
 
+_TAGS: Final = "spark.yarn.tags"
 _BASH_ENV: Final = "spark.yarn.appMasterEnv.BASH_ENV"
 _CONTAINER: Final = Path(airflow_kcr.__file__).with_name("spark") / "yarn_container.sh"
 """What lets a driver drain on YARN; sent to its container, whose folder is the working directory there."""
@@ -121,7 +122,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             # application master gives it up after 100 s.
             ours = {AM_WAIT: "600s", _BASH_ENV: _CONTAINER.name}
             self._files = ",".join(filter(None, (self._files, str(_CONTAINER))))
-            self._conf = {**ours, **self._conf, "spark.yarn.submit.waitAppCompletion": "false"}
+            tags = ",".join(filter(None, (self._conf.get(_TAGS), TAG)))
+            self._conf = {**ours, **self._conf, _TAGS: tags, "spark.yarn.submit.waitAppCompletion": "false"}
         elif self._is_kubernetes:
             self._track_driver_via_k8s_api = True
             self._conf = {**self._conf, f"spark.kubernetes.driver.label.{LABEL}": label_of(self._name)}

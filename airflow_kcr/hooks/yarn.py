@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from typing import Any, Final, Self
 from urllib.error import HTTPError
@@ -16,8 +17,13 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from airflow_kcr.errors import ServiceFailed
+from airflow_kcr.hooks.shared_answers import SharedAnswer
+
+TAG: Final = "kcr-application"
+"""The tag of drivers' applications, by which one list has all of them."""
 
 _ANSWER_WITHIN: Final = 5.0
+_APPLICATIONS: Final = "ws/v1/cluster/apps"
 _OVER: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 _STATUS: Final = re.compile(r"exited with status (\d+)")
 """What Spark's application master says of the driver's process."""
@@ -60,7 +66,9 @@ class DriverApplication:
         Raises:
             ServiceFailed: the resource manager can't be asked.
         """
-        told = self._asked()
+        if self.application in _shared(self.manager).get():
+            return None
+        told = _asked(f"{self.manager}/{_APPLICATIONS}/{self.application}", "app")
         if told is None:
             return ApplicationEnd(status=1, reason="the resource manager doesn't know it any more")
         if told["state"] not in _OVER:
@@ -70,18 +78,34 @@ class DriverApplication:
         status = int(found[1]) if found else int(final != "SUCCEEDED")
         return ApplicationEnd(status=status, reason=final, diagnostics=tuple(diagnostics.split("\n")))
 
-    def _asked(self) -> dict[str, Any] | None:
-        """Return what the resource manager says of the application; None: it has none of this name."""
-        path = f"{self.manager}/ws/v1/cluster/apps/{self.application}"
-        try:
-            request = Request(path, headers={"Accept": "application/json"})  # noqa: S310 (as Spark's client says it)
-            with urlopen(request, timeout=_ANSWER_WITHIN) as answer:  # noqa: S310
-                told: dict[str, Any] = json.load(answer)["app"]
-                return told
-        except HTTPError as error:
-            with error:
-                if error.code == HTTPStatus.NOT_FOUND and b"RemoteException" in error.read():
-                    return None
-            raise ServiceFailed(f"{path} answered {error.code} {error.reason}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ServiceFailed(f"{path} can't be asked: {error}") from error
+
+@cache
+def _shared(manager: str) -> SharedAnswer[frozenset[str]]:
+    """Return what all tasks of this process share: the applications with our tag that are not over."""
+    states = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
+    page = f"{manager}/{_APPLICATIONS}?applicationTags={TAG}&states={states}&deSelects=resourceRequests"
+
+    def ask() -> frozenset[str]:
+        return frozenset(one["id"] for one in (_asked(page, "apps") or {}).get("app", ()))
+
+    return SharedAnswer(ask)
+
+
+def _asked(page: str, what: str) -> dict[str, Any] | None:
+    """Return what the resource manager says, whose answer has one entry; None: it doesn't know it.
+
+    Raises:
+        ServiceFailed: it can't be asked.
+    """
+    try:
+        request = Request(page, headers={"Accept": "application/json"})  # noqa: S310 (as Spark's client says it)
+        with urlopen(request, timeout=_ANSWER_WITHIN) as answer:  # noqa: S310
+            told: dict[str, Any] | None = json.load(answer)[what]
+            return told
+    except HTTPError as error:
+        with error:
+            if error.code == HTTPStatus.NOT_FOUND and b"RemoteException" in error.read():
+                return None
+        raise ServiceFailed(f"{page} answered {error.code} {error.reason}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ServiceFailed(f"{page} can't be asked: {error}") from error

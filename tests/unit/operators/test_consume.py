@@ -384,6 +384,7 @@ def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_sl
     assert given[given.index("--deploy-mode") + 1] == "cluster"
     assert "spark.yarn.submit.waitAppCompletion=false" in given
     assert "spark.yarn.am.waitTime=600s" in given
+    assert "spark.yarn.tags=kcr-application" in given
     assert "spark.yarn.appMasterEnv.BASH_ENV=yarn_container.sh" in given
     assert Path(given[given.index("--files") + 1]).name == "yarn_container.sh"
     assert not any("KCR_" in argument or "postgresql" in argument for argument in given)
@@ -407,9 +408,10 @@ def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_sl
 def test_what_a_user_gives_to_yarn_stays(driver: Driver, submits: Submits, yarn: None) -> None:
     submits("echo 'INFO Client: Submitted application application_17_0042'")
     driver.up()
-    conf = {"spark.yarn.appMasterEnv.BASH_ENV": "/etc/ours.sh"}
+    conf = {"spark.yarn.tags": "etl,nightly", "spark.yarn.appMasterEnv.BASH_ENV": "/etc/ours.sh"}
     deferred(indexes=[0, 1], conf=conf, files="/etc/ours.sh")
     given = submits.arguments()
+    assert "spark.yarn.tags=etl,nightly,kcr-application" in given
     assert "spark.yarn.appMasterEnv.BASH_ENV=/etc/ours.sh" in given
     assert given[given.index("--files") + 1].startswith("/etc/ours.sh,")
 

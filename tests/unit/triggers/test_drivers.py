@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from airflow_kcr.errors import ServiceFailed
 from airflow_kcr.goals import MembersEnded
 from airflow_kcr.hooks import pods as hook
+from airflow_kcr.hooks import shared_answers, yarn
 from airflow_kcr.hooks.pods import DriverPod, DriverPods, DriverState
-from airflow_kcr.hooks.yarn import DriverApplication
+from airflow_kcr.hooks.yarn import ApplicationEnd, DriverApplication
 from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.triggers import drivers, waits
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "PERIOD", 0.05)
-    monkeypatch.setattr(hook, "FRESH", 0.0)
+    monkeypatch.setattr(shared_answers, "FRESH", 0.0)
     monkeypatch.setattr(waits, "SETTLED_WITHIN", 0.5)
 
 
@@ -202,7 +204,7 @@ def states(pods: list[DriverPod]) -> list[DriverState]:
 def test_one_list_answers_for_all_drivers_and_only_who_is_not_on_it_is_asked_for(
     pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook, "FRESH", 60.0)
+    monkeypatch.setattr(shared_answers, "FRESH", 60.0)
     running = [pods.driver(f"kcr-driver-{n}", f"kcr flights g {n}") for n in range(20)]
     for one in running:
         pods.run(one.pod)
@@ -228,7 +230,7 @@ def test_an_api_server_that_does_not_answer_is_asked_once_for_all(pods: Pods, mo
         asked.append(server)
         raise OSError("no route to host")
 
-    monkeypatch.setattr(hook, "FRESH", 60.0)
+    monkeypatch.setattr(shared_answers, "FRESH", 60.0)
     monkeypatch.setattr(hook, "_client", client)
     for n in range(20):
         with pytest.raises(ServiceFailed, match="no route to host"):
@@ -243,15 +245,25 @@ APPLICATION = "application_17_0042"
 
 @dataclass(slots=True)
 class Manager:
-    """What a resource manager says of an application."""
+    """What a resource manager says of an application, and of others that run."""
 
     said: Answer = field(default_factory=lambda: about("RUNNING", "UNDEFINED"))
+    running: list[str] = field(default_factory=list)
     url: str = ""
+    asked: list[str] = field(default_factory=list)
 
-    def answer(self, request: Request) -> Answer:
-        assert request.path == f"/ws/v1/cluster/apps/{APPLICATION}"
+    def answer(self, request: Request) -> Answer | None:
         assert request.headers["Accept"] == "application/json"
-        return self.said
+        found = urlsplit(request.path)
+        self.asked.append(found.path.removeprefix("/ws/v1/cluster/"))
+        if found.path != "/ws/v1/cluster/apps":
+            assert found.path == f"/ws/v1/cluster/apps/{APPLICATION}"
+            return self.said
+        wanted = parse_qs(found.query)
+        assert wanted["applicationTags"] == ["kcr-application"]
+        assert "RUNNING" in wanted["states"][0].split(",")
+        listed = {"app": [{"id": one} for one in self.running]} if self.running else None
+        return Answer(body=json.dumps({"apps": listed}).encode())
 
     @property
     def driver(self) -> DriverApplication:
@@ -312,6 +324,36 @@ def test_an_end_on_yarn_with_the_region_s_is_the_region_s(driver: Driver, manage
         driver.handle(KillRegion())
 
     assert answered(manager.driver, stop) == TriggerAnswer(status=Status.REACHED)
+
+
+def test_one_list_answers_for_all_applications_and_only_who_is_not_on_it_is_asked_for(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_answers, "FRESH", 60.0)
+    manager.running = [f"application_17_{n}" for n in range(20)]
+    with ThreadPoolExecutor(8) as threads:
+        applications = [DriverApplication(manager=manager.url, application=one) for one in manager.running]
+        assert list(threads.map(DriverApplication.end, applications)) == [None] * 20
+    assert manager.asked == ["apps"]
+
+    manager.said = about("FINISHED", "SUCCEEDED")
+    assert manager.driver.end() == ApplicationEnd(status=0, reason="SUCCEEDED", diagnostics=("",))
+    assert manager.asked == ["apps", f"apps/{APPLICATION}"]
+
+
+def test_a_resource_manager_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def hang(request: Request) -> None:
+        asked.append(request.path)
+
+    monkeypatch.setattr(shared_answers, "FRESH", 60.0)
+    monkeypatch.setattr(yarn, "_ANSWER_WITHIN", 0.3)
+    with Endpoint(hang) as endpoint:
+        for n in range(20):
+            with pytest.raises(ServiceFailed, match="timed out"):
+                DriverApplication(manager=endpoint.url, application=f"application_17_{n}").end()
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(
