@@ -94,6 +94,15 @@ class OnKubernetes(ConsumersInCluster):
         phase = next((pod["status"]["phase"] for pod in self.pods("driver") if self.is_of(pod, task)), "Failed")
         return None if phase in ("Pending", "Running") else phase == "Succeeded"
 
+    def kill(self, task: Task) -> None:
+        """Kill the container of a driver."""
+        self.cluster.kill_container(self.application(task))
+
+    def is_empty(self) -> bool:
+        """Whether no pod of Spark runs, or waits to."""
+        pods = self.pods("driver") + self.pods("executor")
+        return all(pod["status"]["phase"] not in ("Pending", "Running") for pod in pods)
+
     def is_of(self, pod: Json, task: Task) -> bool:
         """Whether a pod is the driver's of a task."""
         return bool(pod["metadata"]["name"] == self.application(task))
@@ -188,7 +197,7 @@ def test_a_driver_that_was_killed_is_told_by_its_pod_and_nothing_of_it_is_left(h
     first = here.hand_over()
     here.found.work()
     said = here.watched(first)
-    here.cluster.kill_container(here.application(first))
+    here.kill(first)
     here.until_over(first)
     assert said.result(TOLD_WITHIN).status is not Status.REACHED
     here.take_over()
@@ -248,3 +257,7 @@ def test_an_executor_that_finds_no_room_is_named_and_batches_wait_for_it(here: O
     assert list(live.store.batches(live.name)) == []
     here.cluster.kubectl("delete", "pod", "hog", "--grace-period=1")
     here.found.until(live.consumed, "everything consumed")
+
+
+def test_intervals_run_one_after_the_other_and_leave_nothing_running(here: OnKubernetes) -> None:
+    here.require_intervals()

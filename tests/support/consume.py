@@ -51,6 +51,10 @@ class Task:
 
     supervisor: subprocess.Popen[bytes]
     folder: Path
+    arguments: Mapping[str, object]
+    """Of `consume_task`."""
+
+    environment: Mapping[str, str]
     seen: set[int] = field(default_factory=set)
     """Every process that belonged to it, at some look."""
 
@@ -129,24 +133,15 @@ class Consumers:
         environment: Mapping[str, str] | None = None,
         **options: Any,  # noqa: ANN401
     ) -> Task:
-        """Start a try of a task that hosts members (`consume`), or that carries a run out (`run`)."""
-        folder = self.folder / f"task-{len(self.tasks) + 1}"
-        folder.mkdir()
+        """Start a try of a task that hosts members (`consume`), carries a run out (`run`), or recomputes one."""
         operator = {
             "region": self.live.name,
-            "group_id": self.live.group,
-            "indexes": list(indexes),
+            **({"group_id": self.live.group, "indexes": indexes} if indexes else {}),
             "jars": ",".join(map(str, self.jars)),
             "conf": CONF,
             **options,
         }
-        arguments = {
-            "folder": str(folder),
-            "kind": kind,
-            "task_id": task_id,
-            "try_number": try_number,
-            "operator": operator,
-        }
+        arguments = {"kind": kind, "task_id": task_id, "try_number": try_number, "operator": operator}
         environ = {
             **os.environ,
             "PYTHONPATH": str(TOP),
@@ -155,14 +150,26 @@ class Consumers:
             OUTPUT: str(self.output),
             **(environment or {}),
         }
+        return self._started(arguments, environ)
+
+    def resume(self, task: Task, event: Mapping[str, object]) -> Task:
+        """Have a deferred task go on, which its trigger has told this."""
+        assert task.ended is not None
+        then = {"method": task.ended["method"], "kwargs": {"event": event, **task.ended["kwargs"]}}
+        return self._started({**task.arguments, **then}, task.environment)
+
+    def _started(self, arguments: Mapping[str, object], environ: Mapping[str, str]) -> Task:
+        folder = self.folder / f"task-{len(self.tasks) + 1}"
+        folder.mkdir()
+        text = json.dumps({**arguments, "folder": str(folder)})
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.consume_task", "supervise", json.dumps(arguments)],
+            [sys.executable, "-m", "tests.support.consume_task", "supervise", text],
             cwd=TOP,
             env=environ,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        task = Task(supervisor=supervisor, folder=folder)
+        task = Task(supervisor=supervisor, folder=folder, arguments=arguments, environment=environ)
         self.tasks.append(task)
         return task
 

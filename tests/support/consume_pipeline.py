@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def process(batch: DataFrame, context: BatchContext) -> None:
-    """Append the batch to the file."""
+    """Append the batch to the file, and to the sink, if there is one."""
     rows = batch.select("topic", "partition", "offset").collect()
     threading.Event().wait(PAUSE)
     lines = [json.dumps({"batch": context.batch_id, **row.asDict(), "value": ""}) for row in rows]
@@ -30,4 +30,6 @@ def process(batch: DataFrame, context: BatchContext) -> None:
         os.write(descriptor, "".join(f"{line}\n" for line in lines).encode())
     finally:
         os.close(descriptor)
+    if context.sinks:
+        context.sinks["out"].write(batch.select("topic", "partition", "offset"))
     _LOG.info("wrote %d records", len(rows))

@@ -56,6 +56,7 @@ def run(text: str) -> int:
 
     from airflow_kcr.operators.consume import KcrConsumeOperator
     from airflow_kcr.operators.interval import KcrIntervalOperator
+    from airflow_kcr.operators.recompute import KcrRecomputeOperator
     from tests.support.airflow_tasks import FakeTask, task_context
 
     class WritingTask(FakeTask):
@@ -69,8 +70,8 @@ def run(text: str) -> int:
 
     arguments: dict[str, Any] = json.loads(text)
     folder = Path(arguments["folder"])
-    kind = {"consume": KcrConsumeOperator, "run": KcrIntervalOperator}[arguments["kind"]]
-    operator = kind(task_id=arguments["task_id"], **arguments["operator"])
+    kinds = {"consume": KcrConsumeOperator, "run": KcrIntervalOperator, "recompute": KcrRecomputeOperator}
+    operator = kinds[arguments["kind"]](task_id=arguments["task_id"], **arguments["operator"])
     instance = WritingTask(task_id=arguments["task_id"], try_number=arguments["try_number"])
 
     context = task_context(instance)
@@ -82,11 +83,15 @@ def run(text: str) -> int:
     signal.signal(signal.SIGTERM, on_term)
     ExecutorSafeguard.tracker.set(operator)
     try:
-        operator.execute(context)
-        ended = {"state": "success"}
+        resume = getattr(operator, arguments.get("method", "execute"))
+        result = resume(context, **arguments.get("kwargs", {}))
+        if result is not None:
+            instance.xcom_push("return_value", result)
+        ended: dict[str, Any] = {"state": "success"}
     except TaskDeferred as deferred:
         path, values = deferred.trigger.serialize()
-        ended = {"state": "deferred", "trigger": path, "values": values}
+        then = {"method": deferred.method_name, "kwargs": deferred.kwargs or {}}
+        ended = {"state": "deferred", "trigger": path, "values": values, **then}
     except Exception as error:  # noqa: BLE001 - told in the file
         ended = {"state": type(error).__name__, "message": str(error)}
     (folder / "ended.new").write_text(json.dumps(ended))

@@ -130,3 +130,7 @@ def test_a_driver_whose_container_is_shut_down_drains_and_others_take_over_at_on
     assert checkpoints[max(checkpoints)].committed is Committed.YES
     assert said.result(TOLD_WITHIN).status is not Status.REACHED
     here.take_over()
+
+
+def test_intervals_run_one_after_the_other_and_leave_nothing_running(here: OnYarn) -> None:
+    here.require_intervals()

@@ -66,3 +66,14 @@ def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_execu
         "marks_after": 0,
         "after_loss": True,
     }
+
+
+def test_spark_refuses_a_python_driver_on_a_standalone_cluster() -> None:
+    master = ("--master", "spark://127.0.0.1:7077", "--deploy-mode", "cluster")
+    command = [
+        str(spark_home() / "bin" / "spark-submit"),
+        *master,
+        str(Path(__file__).with_name("standalone_driver.py")),
+    ]
+    done = subprocess.run(command, env=spark_environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert "not supported for python applications on standalone clusters" in done.stderr
