@@ -241,24 +241,26 @@ def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> P
     """Have the members follow the spec in force, as far as it changes while members live; return what they follow.
 
     A spec that they have to be rebuilt for is none of it: it came in force with the end of their leases, and as long
-    as they stay with the revision that they were built from, the store refuses to have them back.
+    as they stay with the one that they were built from, the store refuses to have them back.
 
     Args:
         store: where the region is.
         prepared: what they have followed so far.
         member_pool: the members.
     """
-    if member_pool.spec_revision() <= prepared.revision:
+    if member_pool.spec_digests() <= {prepared.digest}:
         return prepared
     try:
         region, _ = store.read(prepared.run.region)
     except StoreError as error:
         _LOG.debug("the changed spec could not be read, it is tried again: %s", error)
         return prepared
+    if region.spec.digest == prepared.digest:
+        return prepared
     spec = stored_spec(region.spec.text)
     if any(one.takes_effect is not TakesEffect.AT_ONCE for one in differences(prepared.spec, spec)):
         return prepared
-    member_pool.adopt(spec.rules().checkpoint, prepared.run.limits(spec), region.spec.revision)
+    member_pool.adopt(spec.rules().checkpoint, prepared.run.limits(spec), region.spec.digest)
     _LOG.info("region %s: its spec has changed, the members follow", prepared.run.region)
     return replace(prepared, spec=spec, revision=region.spec.revision, digest=region.spec.digest)
 
@@ -422,7 +424,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         takeover=run.takeover,
         label=shared.label,
         version=__version__,
-        spec_revision=prepared.revision,
+        spec_digest=prepared.digest,
     )
     return MemberHost(who, rules.checkpoint, run.limits(spec), world)
 

@@ -108,14 +108,14 @@ class MemberPool:
         """Return every member as it was a moment ago."""
         return tuple(host.snapshot for host in self.hosts)
 
-    def spec_revision(self) -> int:
-        """Return the newest revision of the spec that a member has seen in force; 0 before any has."""
-        return max((host.spec_revision for host in self.hosts), default=0)
+    def spec_digests(self) -> set[str]:
+        """Return the digests of what members see as the spec in force: of several, while a change reaches them."""
+        return set(filter(None, (host.spec_digest for host in self.hosts)))
 
-    def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
+    def adopt(self, checkpoint: CheckpointRules, limits: Limits, digest: str) -> None:
         """Have every member follow a changed spec, as far as it changes while members live (`MemberHost.adopt`)."""
         for host in self.hosts:
-            host.adopt(checkpoint, limits, revision)
+            host.adopt(checkpoint, limits, digest)
 
     def newest_checkpoint(self) -> CheckpointNumber:
         """Return the newest number that a checkpoint or a reset has used.

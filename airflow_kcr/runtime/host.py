@@ -192,30 +192,30 @@ class MemberHost:
         return self._metrics.snapshot(self._machine, self._planner.ends)
 
     @property
-    def spec_revision(self) -> int:
-        """The revision of the spec in force, as the member sees it; 0 before it has seen any."""
+    def spec_digest(self) -> str | None:
+        """The digest of the spec in force, as the member sees it; None before it has seen any."""
         view = self._machine.view  # the machine is replaced as a whole, so any thread may read it
-        return 0 if view is None else view.spec_revision
+        return None if view is None else view.spec_digest
 
     @property
     def newest_checkpoint(self) -> CheckpointNumber:
         """The newest number that a checkpoint or a reset has used, as far as the member has seen."""
         return self._machine.memory.sequence
 
-    def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
+    def adopt(self, checkpoint: CheckpointRules, limits: Limits, digest: str) -> None:
         """Follow a changed spec from now on, as far as it changes while members live.
 
         Args:
             checkpoint: the region's checkpoints, for the grace of boundaries.
             limits: of a batch.
-            revision: of that spec.
+            digest: of that spec.
         """
 
         def adopted() -> None:
             self._planner.grace, self._planner.limits = checkpoint.grace, limits
             self._size = self._size.within(limits)
             # A change that counts at once: it registers from now on as built from that spec.
-            process = replace(self._machine.process, spec_revision=revision)
+            process = replace(self._machine.process, spec_digest=digest)
             self._machine = replace(self._machine, process=process)
 
         self.post(adopted)

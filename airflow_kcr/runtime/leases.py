@@ -103,7 +103,7 @@ class Identity:
     takeover: bool = False
     """Whether a live lease of another process is superseded (Airflow's retry of the same task)."""
 
-    spec_revision: int | None = None
+    spec_digest: str | None = None
     """Of the spec that the member is built from; None: that is not checked."""
 
     label: str = field(default_factory=_label)
@@ -129,7 +129,7 @@ class Identity:
             takeover=self.takeover,
             sinks_fenced=sinks_fenced,
             ends_within=self.timeouts.process_end_limit,
-            spec_revision=self.spec_revision,
+            spec_digest=self.spec_digest,
         )
 
     def batch_id(self, number: int) -> values.BatchId:

@@ -240,7 +240,7 @@ class Driver:
         start_failures.say(self.store, self.name, members, refusal)
 
     def join(
-        self, member: MemberId, *, takeover: bool = False, came_back: bool = False, spec_revision: int | None = None
+        self, member: MemberId, *, takeover: bool = False, came_back: bool = False, built_from: Spec | None = None
     ) -> Incarnation:
         """Register a new process for a member; `came_back`: the same process after a lost lease."""
         before = self.processes[member] if came_back else None
@@ -249,7 +249,7 @@ class Driver:
             token=self._fresh("token") if before is None else before.token,
             takeover=takeover,
             previous=None if before is None else before.incarnation,
-            spec_revision=spec_revision,
+            spec_digest=None if built_from is None else built_from.digest,
         )
         incarnation = self.handle(arrival)
         self.processes[member] = Process(member=member, incarnation=incarnation, token=arrival.token)

@@ -301,7 +301,7 @@ def of_member(region: Region, member: values.MemberId, now: datetime) -> MemberR
         state=region.state,
         desired_state=region.desired_state,
         next_sequence=region.next_sequence,
-        spec_revision=region.spec.revision,
+        spec_digest=region.spec.digest,
         incarnation=row.incarnation,
         token=row.token,
         left=row.left,

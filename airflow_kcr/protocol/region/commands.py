@@ -87,8 +87,9 @@ class Register(Command[values.Incarnation]):
 
     sinks_fenced: bool = False
     ends_within: timedelta = timedelta(seconds=30)
-    spec_revision: int | None = None
-    """Of the spec that the process has built the member from; None: it does not say."""
+    spec_digest: str | None = None
+    """Of the spec that the process has built the member from; None: it does not say. No revision: a store that was
+    restored gives that number to another spec."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

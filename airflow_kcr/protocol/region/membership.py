@@ -34,14 +34,14 @@ def register(region: Region, now: datetime, arrival: Register) -> Region:
         UnknownMember: the spec has no such group, or no such index in it (scenario C20).
         RegionInState: the region is stopped; start it first.
         MemberInUse: another live process holds the index, or holds it until its running drain is over.
-        SpecOutdated: the process has built the member from an older spec.
+        SpecOutdated: the process has built the member from another spec.
     """
     member = arrival.member
     require_place(region, member)
-    if arrival.spec_revision is not None and arrival.spec_revision < region.spec.revision:
+    if arrival.spec_digest not in (None, region.spec.digest):
         raise SpecOutdated(
-            f"{member} was built from revision {arrival.spec_revision} of the spec of region {region.name}, "
-            f"{region.spec.revision} is in force; build it again"
+            f"{member} was built from another spec of region {region.name} than revision {region.spec.revision}, which "
+            "is in force; build it again"
         )
     if region.state is rows.RegionState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped; start it before its members join")

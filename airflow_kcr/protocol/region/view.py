@@ -30,7 +30,9 @@ class MemberRegion:
     state: rows.RegionState
     desired_state: DesiredState
     next_sequence: values.CheckpointNumber
-    spec_revision: int
+    spec_digest: str
+    """Of the spec in force."""
+
     incarnation: values.Incarnation
     """The member's newest incarnation in the store; another than one's own means fenced."""
 

@@ -92,7 +92,7 @@ class Host:
         on_end: Callable[[Host, str], None],
     ) -> None:
         self.around, self.member, self.machine, self.on_end = around, machine.member, machine, on_end
-        self.revision = machine.process.spec_revision or 0
+        self.digest = machine.process.spec_digest
         self.world = around.world
         self.alive = True
         self.frozen_until = 0.0
@@ -294,13 +294,14 @@ class Host:
             # Nothing tells this process that there is something to read.
             result = replace(result, counter=view.counter, reconcile_at=None)
         if isinstance(command, commands.StartBatch):
-            self._check_revision(command)
+            self._check_spec(command)
         return messages.Answered(command=command, result=result, sent_at=self.world.now)
 
-    def _check_revision(self, started: commands.StartBatch) -> None:
-        in_force = self.around.store.read(self.around.name)[0].spec.revision
-        if self.revision < in_force and self.machine.memory.epoch == started.epoch:
-            self.around.wrong.append(f"{self.member}, of revision {self.revision}, began a batch under {in_force}")
+    def _check_spec(self, started: commands.StartBatch) -> None:
+        in_force = self.around.store.read(self.around.name)[0].spec
+        if self.digest != in_force.digest and self.machine.memory.epoch == started.epoch:
+            wrong = f"{self.member}, of spec {self.digest}, began a batch under revision {in_force.revision}"
+            self.around.wrong.append(f"{wrong}, {in_force.digest}")
 
     def _claim(self, effect: messages.ClaimAssignment) -> None:
         if not all(self.around.broker.has(p) for p in effect.partitions):

@@ -309,8 +309,8 @@ class Simulation:
         self.absent: set[MemberId] = set()
         """Members that are not launched before the end."""
 
-        self.revision = 1
-        """The newest one of the spec that a person has applied."""
+        self.specs = 1
+        """How many a person has applied: a restored store gives their revisions to others."""
 
         self.mistakes: dict[str, frozenset[MemberId]] = {}
         """By digest, the specs that members can't start with."""
@@ -414,7 +414,7 @@ class Simulation:
             token=f"{member}/{self.world.random.getrandbits(40):x}",
             sinks_fenced=one.delivery is Delivery.EXACTLY_ONCE,
             ends_within=TIMEOUTS.process_end_limit,
-            spec_revision=spec.revision,
+            spec_digest=spec.digest,
         )
         machine = MemberMachine(process=process, timeouts=TIMEOUTS, static=one.static)
         self.hosts[member] = Host(around, machine, self._ended)
@@ -428,10 +428,10 @@ class Simulation:
 
     def change_spec(self, keeps_out: Collection[MemberId] = ()) -> None:
         """Apply a spec that members are built anew for; some, or all, can't be built from it."""
-        self.revision += 1
+        self.specs += 1
         region = self.region
-        rules = (region.next_spec or region.spec).rules
-        spec = Spec(text=f'{{"revision":{self.revision}}}', rules=rules, revision=self.revision)
+        newest = region.next_spec or region.spec
+        spec = Spec(text=f'{{"spec":{self.specs}}}', rules=newest.rules, revision=newest.revision + 1)
         if keeps_out:
             self.mistakes[spec.digest] = frozenset(keeps_out)
         self.person(lambda: self.store.handle(NAME, ChangeSpec(at_once=region.spec, later=spec)))

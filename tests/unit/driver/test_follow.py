@@ -35,17 +35,17 @@ GROUP = GroupId("flights")
 
 @dataclass(slots=True)
 class Watched:
-    """A member pool whose members have seen a revision of the spec; it notes which it is told to follow."""
+    """A member pool whose members have seen specs in force; it notes which it is told to follow."""
 
-    seen: int
-    adopted: list[tuple[int, int]] = field(default_factory=list)
+    seen: set[str]
+    adopted: list[tuple[str, int]] = field(default_factory=list)
     limits: Limits | None = None
 
-    def spec_revision(self) -> int:
+    def spec_digests(self) -> set[str]:
         return self.seen
 
-    def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
-        self.adopted.append((revision, limits.most))
+    def adopt(self, checkpoint: CheckpointRules, limits: Limits, digest: str) -> None:
+        self.adopted.append((digest, limits.most))
         self.limits = limits
 
 
@@ -59,6 +59,9 @@ def spec(pipeline: str = "flights:first", more: str = "") -> RegionSpec:
     )
 
 
+LARGER = spec(more="batch: {min_records: 10, max_records: 10}\n")
+
+
 def prepared(of: RegionSpec) -> Prepared:
     """Return what an application is built from, at revision 1."""
     return Prepared(
@@ -66,39 +69,57 @@ def prepared(of: RegionSpec) -> Prepared:
         run=MemberRun(region=FLIGHTS, members=(MemberId(GROUP, 0),), spark=SparkSettings(app_name="flights")),
         spec=of,
         revision=1,
-        digest="",
+        digest=stored(of).digest,
         parts={GROUP: Parts(kafka={"bootstrap.servers": "broker:9092"}, pipeline=lambda batch, context: None)},
         clusters={GROUP: cast("GroupReader", None)},
         store_clock=StoreClock(lambda: 0.0, datetime.now(UTC)),
     )
 
 
-def followed(in_force: RegionSpec, seen: int) -> tuple[Watched, Prepared, Prepared]:
-    """Let an application that was built from revision 1 look at a region whose revision 2 is `in_force`."""
+def stored(of: RegionSpec, revision: int = 1) -> Spec:
+    return Spec(text=of.to_json_text(), rules=of.rules(), revision=revision)
+
+
+def followed(in_force: RegionSpec, *, seen: RegionSpec, revision: int = 2) -> tuple[Watched, Prepared, Prepared]:
+    """Let an application that was built from revision 1 look at a region in which another spec is in force."""
     store = SharedTransactions()
-    store.handle(FLIGHTS, DeclareRegion(spec=Spec(text=in_force.to_json_text(), rules=in_force.rules(), revision=2)))
-    member_pool = Watched(seen)
+    store.handle(FLIGHTS, DeclareRegion(spec=stored(in_force, revision)))
+    member_pool = Watched({stored(seen).digest})
     before = prepared(spec())
     return member_pool, before, follow(store, before, cast("MemberPool", member_pool))
 
 
 def test_what_counts_at_once_is_followed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    member_pool, _, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=2)
-    assert member_pool.adopted == [(2, 10)]
-    assert (after.revision, after.spec.batch.max_records) == (2, 10)
+    member_pool, _, after = followed(LARGER, seen=LARGER)
+    assert member_pool.adopted == [(stored(LARGER).digest, 10)]
+    assert (after.revision, after.digest, after.spec.batch.max_records) == (2, stored(LARGER).digest, 10)
     assert "region flights: its spec has changed, the members follow" in caplog.text
 
 
-def test_members_that_have_to_be_built_anew_stay_with_the_revision_by_which_the_store_refuses_them() -> None:
-    # Told the newer revision, they would be let in again once their leases have ended, with the pipeline of the former.
-    member_pool, before, after = followed(spec("flights:second", "batch: {min_records: 10, max_records: 10}\n"), seen=2)
+def test_another_spec_by_the_same_revision_is_followed() -> None:
+    """A store that was restored gives revisions away a second time."""
+    member_pool, _, after = followed(LARGER, seen=LARGER, revision=1)
+    assert member_pool.adopted == [(stored(LARGER).digest, 10)]
+    assert after.spec.batch.max_records == 10
+
+
+def test_members_that_have_to_be_built_anew_stay_with_the_spec_by_which_the_store_refuses_them() -> None:
+    # Told the newer one, they would be let in again once their leases have ended, with the pipeline of the former.
+    in_force = spec("flights:second", "batch: {min_records: 10, max_records: 10}\n")
+    member_pool, before, after = followed(in_force, seen=in_force)
     assert member_pool.adopted == []
     assert after is before
 
 
 def test_without_news_nothing_is_read() -> None:
-    member_pool, before, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=1)
+    member_pool, before, after = followed(LARGER, seen=spec())
+    assert member_pool.adopted == []
+    assert after is before
+
+
+def test_what_one_member_sees_late_is_followed_once() -> None:
+    member_pool, before, after = followed(spec(), seen=LARGER, revision=1)
     assert member_pool.adopted == []
     assert after is before
 

@@ -110,7 +110,7 @@ class Stage:
         *,
         takeover: bool = False,
         engine: FakeEngine | None = None,
-        spec_revision: int | None = None,
+        spec_digest: str | None = None,
         is_ready: Callable[[], bool] = always,
         lacks: Callable[[], str] = nothing,
         slowed: Callable[[], str] = nothing,
@@ -149,7 +149,7 @@ class Stage:
             group=self.group,
             timeouts=self.rules.timeouts,
             takeover=takeover,
-            spec_revision=spec_revision,
+            spec_digest=spec_digest,
         )
         host = MemberHost(who, CHECKPOINT, LIMITS, world)
         self.members.append(Played(host, memberships[0], engine, sinks, ends))
@@ -550,9 +550,9 @@ def test_a_member_without_a_place_in_the_spec_is_refused_and_consumes_nothing(st
     assert member.engine.started == []
 
 
-def test_a_member_that_was_built_from_an_older_spec_is_refused_and_consumes_nothing(stage: Stage) -> None:
+def test_a_member_that_was_built_from_another_spec_is_refused_and_consumes_nothing(stage: Stage) -> None:
     stage.declare(records(100))
-    member = stage.member(spec_revision=stage.region.spec.revision - 1)
+    member = stage.member(spec_digest=replace(stage.region.spec, text="another").digest)
     end = member.ended()
     assert end.how is End.REFUSED
     assert end.is_outdated
@@ -561,7 +561,7 @@ def test_a_member_that_was_built_from_an_older_spec_is_refused_and_consumes_noth
 
 def test_a_changed_spec_ends_its_members_at_the_next_checkpoint(stage: Stage) -> None:
     stage.declare(records(100))
-    member = stage.member(spec_revision=stage.region.spec.revision)
+    member = stage.member(spec_digest=stage.region.spec.digest)
     stage.caught_up()
     spec = stage.region.spec
     later = replace(spec, text="later", revision=spec.revision + 1)
@@ -574,17 +574,18 @@ def test_a_changed_spec_ends_its_members_at_the_next_checkpoint(stage: Stage) ->
 
 def test_a_member_follows_what_changes_at_once_and_its_next_incarnation_is_not_refused_for_it(stage: Stage) -> None:
     stage.declare(records(1_000))
-    member = stage.member(spec_revision=stage.region.spec.revision)
+    member = stage.member(spec_digest=stage.region.spec.digest)
     stage.caught_up()
     spec = stage.region.spec
-    stage.store.handle(FLIGHTS, commands.ChangeSpec(at_once=replace(spec, text="now", revision=spec.revision + 1)))
-    eventually(lambda: member.host.spec_revision == spec.revision + 1, "the member to see it")
-    member.host.adopt(CHECKPOINT, replace(LIMITS, least=3, most=3), spec.revision + 1)
+    changed = replace(spec, text="now", revision=spec.revision + 1)
+    stage.store.handle(FLIGHTS, commands.ChangeSpec(at_once=changed))
+    eventually(lambda: member.host.spec_digest == changed.digest, "the member to see it")
+    member.host.adopt(CHECKPOINT, replace(LIMITS, least=3, most=3), changed.digest)
     before = len(member.engine.done)
     stage.logs[p(0)].stamps.extend([NOON] * 30)
     stage.caught_up()
     assert {call.ranges[p(0)].width for call in member.engine.done[before + 1 :]} == {3}
-    assert member.host._machine.process.spec_revision == spec.revision + 1
+    assert member.host._machine.process.spec_digest == changed.digest
 
 
 def test_a_member_that_another_process_took_over_is_fenced_and_writes_nothing_more(stage: Stage) -> None:

@@ -98,6 +98,7 @@ def test_what_changes_the_members_waits_for_the_next_checkpoint_and_restarts_the
 
 def test_who_was_built_from_the_old_spec_can_do_nothing_any_more_and_comes_back_built_from_the_new_one() -> None:
     driver = running()
+    built_from = driver.region.spec
     driver.process()
     change(driver, later=spec(driver.region.rules))
     driver.request_checkpoint("n")
@@ -106,15 +107,25 @@ def test_who_was_built_from_the_old_spec_can_do_nothing_any_more_and_comes_back_
     for member in driver.all_members():
         with pytest.raises(LeaseExpired):
             driver.claim(member)
-        with pytest.raises(SpecOutdated, match=r"revision 1 .* 2 is in force"):
-            driver.join(member, spec_revision=1)
-        driver.join(member, spec_revision=2)
+        with pytest.raises(SpecOutdated, match="than revision 2, which is in force; build it again"):
+            driver.join(member, built_from=built_from)
+        driver.join(member, built_from=driver.region.spec)
     driver.spread()
     driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
     driver.process()
     assert causes(driver) == ["start", "spec_changed"]
     judge(driver)
+
+
+def test_who_was_built_from_another_spec_of_the_same_revision_is_refused() -> None:
+    """A store that was restored gives revisions away a second time."""
+    driver = running()
+    lost = replace(driver.region.spec, text="of the lost history")
+    with pytest.raises(SpecOutdated, match="was built from another spec .* build it again"):
+        driver.join(driver.member(0), takeover=True, built_from=lost)
+    with pytest.raises(SpecOutdated):
+        driver.join(driver.member(0), takeover=True, built_from=replace(lost, revision=lost.revision + 1))
 
 
 @pytest.mark.parametrize("back", [1, 60])
@@ -221,7 +232,7 @@ def one_that_can_not_start() -> Driver:
     change(driver, later=spec(driver.region.rules))
     driver.request_checkpoint("n")
     driver.complete()
-    driver.join(driver.member(0), spec_revision=2)
+    driver.join(driver.member(0), built_from=driver.region.spec)
     driver.fail_to_start(driver.member(1), refusal="there is no module 'nowhere'")
     return driver
 
@@ -244,7 +255,7 @@ def test_where_a_member_can_not_start_a_corrected_spec_counts_at_once() -> None:
     region = driver.region
     assert (region.spec.revision, region.next_spec, state(driver)) == (3, None, RegionState.STARTING)
     for member in driver.all_members():
-        driver.join(member, spec_revision=3)
+        driver.join(member, built_from=driver.region.spec)
     driver.spread()
     driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
@@ -255,7 +266,7 @@ def test_where_a_member_can_not_start_a_corrected_spec_counts_at_once() -> None:
 
 def test_what_waits_counts_at_once_when_a_member_can_not_start() -> None:
     driver = one_that_can_not_start()
-    driver.join(driver.member(1), spec_revision=2)
+    driver.join(driver.member(1), built_from=driver.region.spec)
     change(driver, later=spec(driver.region.rules, revision=3))
     assert driver.region.spec.revision == 2
     driver.leave(driver.member(1))
@@ -265,7 +276,7 @@ def test_what_waits_counts_at_once_when_a_member_can_not_start() -> None:
 
 def test_a_reset_where_every_member_lives_is_not_begun_anew_for_a_changed_spec() -> None:
     driver = one_that_can_not_start()
-    driver.join(driver.member(1), spec_revision=2)
+    driver.join(driver.member(1), built_from=driver.region.spec)
     change(driver, later=spec(driver.region.rules, revision=3))
     assert (driver.region.spec.revision, state(driver)) == (2, RegionState.RESETTING)
 
@@ -311,7 +322,7 @@ def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from
     assert (region.spec, region.next_spec, state(driver)) == (fewer_members(), None, RegionState.STARTING)
     assert causes(driver) == ["start", "spec_changed"]
     driver.processes.clear()
-    driver.join(driver.member(0), spec_revision=2)
+    driver.join(driver.member(0), built_from=driver.region.spec)
     driver.spread()
     driver.finish_reset()
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, wanted)
@@ -323,7 +334,7 @@ def test_a_region_that_starts_and_has_nobody_takes_another_number_of_members() -
     driver = Driver()
     driver.handle(START)
     change(driver, later=fewer_members())
-    driver.join(driver.member(0), spec_revision=2)
+    driver.join(driver.member(0), built_from=driver.region.spec)
     driver.spread()
     driver.finish_reset()
     assert state(driver) is RegionState.RUNNING
@@ -359,6 +370,7 @@ def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> No
 
 def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -> None:
     driver = running()
+    built_from = driver.region.spec
     batch = driver.start_batch(driver.member(1))
     driver.find_stranger()
     lease = driver.region.leases[driver.member(1)].until
@@ -368,8 +380,8 @@ def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -
         with pytest.raises(LeaseExpired):
             driver.claim(member)
         with pytest.raises(SpecOutdated):
-            driver.join(member, spec_revision=1)
-        driver.join(member, spec_revision=2)
+            driver.join(member, built_from=built_from)
+        driver.join(member, built_from=driver.region.spec)
     assert driver.region.running[batch].quiesced_after >= lease, "its process can't know of it yet"  # type: ignore[operator]
     driver.spread()
     driver.recover()

@@ -33,7 +33,7 @@ def test_a_member_sees_the_regions_state_and_numbers_and_its_own() -> None:
     found, region = seen(driver), driver.region
     assert (found.counter, found.epoch, found.timeline) == (region.counter, 1, 1)
     assert (found.state, found.desired_state) == (RegionState.RUNNING, DesiredState.RUNNING)
-    assert (found.next_sequence, found.spec_revision, found.incarnation) == (region.next_sequence, 1, 1)
+    assert (found.next_sequence, found.spec_digest, found.incarnation) == (region.next_sequence, region.spec.digest, 1)
     assert found.acknowledged
     assert found.initialised
     assert not found.left
