@@ -355,10 +355,15 @@ class FileSink(Sink):
         """Return what holds back the files that shall take the place of a checkpoint's.
 
         Raises:
-            SinkError: the folder is another one, or away, or has no such checkpoint.
+            SinkError: the folder is another one, or away, or has no such checkpoint; or a recomputation of it with
+                this number or a later one, which a store that was restored has given away a second time.
         """
         since = self._marked().since
-        replaced(self.target, self.folder, checkpoint, since)
+        if replaced(self.target, self.folder, checkpoint, since).revision >= number:
+            raise SinkError(
+                f"{self.target}: {self.folder.uri} has a later recomputation of checkpoint {checkpoint.id}, of before "
+                "the store was restored; recompute it again"
+            )
         return FileRevision(
             target=self.target,
             folder=self.folder,

@@ -294,6 +294,19 @@ def test_a_manifest_that_is_gone_is_not_brought_back(files: Files) -> None:
     assert files.folder.read(layout.manifest(name)) is None
 
 
+@pytest.mark.parametrize("lost", [0, 1], ids=["the same number", "an earlier one"])
+def test_a_number_of_a_lost_recomputation_is_refused_and_the_next_attempt_goes_on(files: Files, lost: int) -> None:
+    """A store that was restored gives it away a second time: its output would be that of the lost one."""
+    sequence = checkpoint(files, "n1")
+    old = read(files, sequence)
+    number = files.recompute(sequence, 2)
+    with pytest.raises(SinkError, match="of before the store was restored; recompute it again"):
+        files.revision(sequence, EventNumber(number - lost), 3)
+    assert read(files, sequence) == shown(files, sequence) == times(old, 2)
+    files.recompute(sequence, 3, "after the restore")
+    assert read(files, sequence) == shown(files, sequence) == times(old, 3)
+
+
 class TestSmallFiles:
     def test_are_put_together_in_the_revision_s_folder(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")

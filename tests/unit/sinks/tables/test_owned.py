@@ -87,12 +87,14 @@ def test_the_store_is_told_which_version_of_the_table_has_a_checkpoint(files: Ta
     assert [(one.rows, one.files) for s in (first, second) for one in told[s]] == [(40, 2), (12, 2)]
     assert records_of(files.owned.at(told[first][0])) == records_of(files.owned.rows(first))
     assert other(files).publish(second) == told[second]
-    number = files.recompute(first, 2, "r1")
-    [revised] = files.driver.region.checkpoints[first].tables
+    number = files.begin(first, "r1")
+    revision = files.revision(first, number)
+    [revised] = revision.replace(files.wanted(first, number))
+    files.driver.handle(FinishRecomputation(sequence=first, number=number, batches=(), tables=(revised,)))
+    assert files.driver.region.checkpoints[first].tables == (revised,)
     assert revised.rows == 80
     assert len(files.owned.at(revised)) == 93
-    contents = RegionLedger(files.driver.store, files.driver.name).contents(first, GROUP)
-    assert files.sink.revised(contents, number).replace(lambda: None) == (revised,)
+    assert revision.replace(lambda: None) == (revised,)
     files.driver.reset(ShiftBy(by=-13))
     files.driver.complete()
     assert other(files).publish(second) == ()
