@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
             # pytest's own folder is one for all runs of a user, and each run closes it to other users as it starts:
             # a server of another run, which as root has a user of its own, could not reach its data any more.
             config.option.basetemp = str(run.path / "tmp")
-        quick_spark.prepare(run.path)  # the workers inherit it
+        quick_spark.prepare()  # the workers inherit it
     else:
         config.stash[RUN_DIR] = Path(workerinput["kcr_run_dir"])
     airflow_home.prepare(config.stash[RUN_DIR])
@@ -210,6 +210,7 @@ def store_of_objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objec
 @pytest.fixture(scope="session")
 def connector_jars() -> tuple[Path, ...]:
     """The jars that let Spark read Kafka, for `spark.jars`."""
+    quick_spark.ensure_archive()
     return resolve(spark_connector())
 
 

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import psutil
 
 from airflow_kcr.embedded.servers import StandaloneCluster
+from tests.support import quick_spark
 
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -22,6 +23,7 @@ def application_settings(cluster: StandaloneCluster) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.cores": str(cluster.cores),
         "spark.executor.memory": cluster.memory,
+        "spark.executor.extraJavaOptions": quick_spark.options(),
     }
 
 
