@@ -15,7 +15,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RegionName
 from airflow_kcr.store.postgres import deletion
 from airflow_kcr.store.postgres.session import Session
 from tests.support.driver import GROUP, START, Driver, group_rules
-from tests.support.long_ledger import Statistics, fill
+from tests.support.long_ledger import Statistics, fill, with_all_statistics
 from tests.support.plans import keep_unknown, touched
 from tests.support.scripts import checkpoints_of_ten
 from tests.support.stores import postgres_store
@@ -129,7 +129,7 @@ def test_a_region_that_is_not_stopped_stays_as_it_is(database_url: str, rules: R
         assert driver.held.members
 
 
-@pytest.mark.parametrize("statistics", list(Statistics))
+@with_all_statistics
 def test_a_batch_costs_as_much_to_delete_however_long_the_ledger(
     database_url: str, monkeypatch: pytest.MonkeyPatch, rules: RegionRules, statistics: Statistics
 ) -> None:

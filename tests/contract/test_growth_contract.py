@@ -33,7 +33,7 @@ from airflow_kcr.spec import parse
 from airflow_kcr.store.postgres import history
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.live_region import SPEC, FakeCluster, live_region
-from tests.support.long_ledger import Statistics, fill
+from tests.support.long_ledger import Statistics, fill, with_all_statistics
 from tests.support.plans import keep_unknown, statements, touched
 from tests.support.scripts import checkpoints_of_ten
 from tests.support.stores import postgres_store
@@ -106,7 +106,7 @@ def counted(url: str, partitions: int, batches: int, statistics: Statistics) -> 
     return rows
 
 
-@pytest.mark.parametrize("statistics", list(Statistics))
+@with_all_statistics
 def test_twice_as_many_batches_touch_no_more_than_twice_the_rows(database_url: str, statistics: Statistics) -> None:
     few, many = (counted(database_url, 12, batches, statistics) for batches in (200, 400))
     faster = {s: (few[s], rows) for s, rows in many.items() if rows > FEW and rows > 2.5 * few[s]}
@@ -153,7 +153,7 @@ def begun(url: str, batches: int, statistics: Statistics) -> tuple[Counter[str],
     return Counter(run), dict(rows)
 
 
-@pytest.mark.parametrize("statistics", list(Statistics))
+@with_all_statistics
 def test_a_reset_begins_as_if_the_ledger_were_empty(database_url: str, statistics: Statistics) -> None:
     few, many = (begun(database_url, batches, statistics) for batches in (5, 2_000))
     assert many[0] == few[0]
@@ -193,7 +193,7 @@ def a_look(driver: Driver) -> Counter[str]:
     return rows
 
 
-@pytest.mark.parametrize("statistics", list(Statistics))
+@with_all_statistics
 def test_a_look_at_many_partitions_touches_each_as_often(database_url: str, statistics: Statistics) -> None:
     found = []
     for partitions in (100, 800):

@@ -261,7 +261,7 @@ def rows_of_lists(url: str, size: int, statistics: Statistics) -> tuple[int, Cou
         return len(run), rows
 
 
-@pytest.mark.parametrize("statistics", [Statistics.NONE, Statistics.FRESH])
+@pytest.mark.parametrize("statistics", [Statistics.NONE, pytest.param(Statistics.FRESH, marks=pytest.mark.long)])
 def test_lists_cost_the_same_however_many_resets_and_batches_there_were(
     database_url: str, other_database_url: str, statistics: Statistics
 ) -> None:

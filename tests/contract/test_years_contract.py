@@ -26,7 +26,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, Offset, RequestId
 from airflow_kcr.store.postgres import archive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import keep, live_through, number_beyond
-from tests.support.long_ledger import Statistics
+from tests.support.long_ledger import Statistics, with_all_statistics
 from tests.support.past import Tables, Whole
 from tests.support.plans import keep_unknown, nothing_pruned, statements, touched
 from tests.support.scripts import checkpoints_of_ten
@@ -93,7 +93,7 @@ def rows_of_a_day(url: str, checkpoints: int, *, statistics: Statistics) -> Coun
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("statistics", list(Statistics))
+@with_all_statistics
 def test_no_statement_touches_more_rows_after_years(
     database_url: str, other_database_url: str, statistics: Statistics
 ) -> None:
@@ -121,7 +121,7 @@ def test_a_decision_transfers_as_much_after_years(database_url: str, other_datab
     assert sizes[1] <= 1.02 * sizes[0]
 
 
-@pytest.mark.parametrize("statistics", list(Statistics))
+@with_all_statistics
 def test_old_boundaries_are_forgotten_in_pieces_that_read_what_they_delete(
     database_url: str, statistics: Statistics
 ) -> None:

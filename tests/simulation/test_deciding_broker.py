@@ -17,7 +17,7 @@ from tests.support.simulation.run import Simulation, drawn_in
 SEEDS = int(os.environ.get("KCR_SIMULATION_SEEDS", "1000")) // 10
 FIRST = int(os.environ.get("KCR_SIMULATION_FIRST_SEED", "0"))
 CHUNK = 20
-ALWAYS = 40
+ALWAYS = 20
 """How many of the seeds are run every time, where the others take turns."""
 
 

@@ -118,7 +118,9 @@ def test_members_that_leave_in_good_order_and_come_back_cost_no_reset(protocol: 
     assert {During.RUNNING, During.APPROACH, During.DRAIN} <= seen.keys()
 
 
-@pytest.mark.parametrize("protocol", GroupProtocol)
+@pytest.mark.parametrize(
+    "protocol", [pytest.param(GroupProtocol.CLASSIC, marks=pytest.mark.long), GroupProtocol.CONSUMER]
+)
 def test_where_sinks_hold_output_they_cost_resets_and_nothing_is_lost(protocol: GroupProtocol) -> None:
     found, resets = [], Counter[rows.ResetCause]()
     for seed in range(FIRST, FIRST + SEEDS // 2):

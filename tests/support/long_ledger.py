@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import psycopg
+import pytest
 
 from tests.support.driver import Driver
 
@@ -37,6 +38,13 @@ class Statistics(StrEnum):
 
     FRESH = "fresh"
     """It was analysed as it is."""
+
+
+with_all_statistics = pytest.mark.parametrize(
+    "statistics",
+    [Statistics.FEW, *(pytest.param(told, marks=pytest.mark.long) for told in (Statistics.NONE, Statistics.FRESH))],
+)
+"""Runs a test with each; the planner is most wrong with few, and the others take turns."""
 
 
 def fill(url: str, driver: Driver, batches: int, statistics: Statistics) -> None:

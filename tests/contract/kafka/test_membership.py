@@ -330,6 +330,7 @@ def _with_assignor(member: Member, topic: str, assignor: str) -> Member:
     return Member(consumer, member.heard, member.group)
 
 
+@pytest.mark.long
 @only_classic
 def test_static_members_that_come_back_with_another_assignor_are_assigned_within_their_session(
     kafka: Kafka, members: Members, groups: Groups

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from confluent_kafka import Consumer
 
 from airflow_kcr.embedded.processes import happened
@@ -34,6 +35,7 @@ def assigned(kafka: Kafka, pattern: str, protocol: str, expected: Collection[str
         consumer.close()
 
 
+@pytest.mark.long
 def test_a_pattern_means_the_same_topics_to_everyone(kafka_set: StartKafka) -> None:
     kafka = kafka_set()
     for topic in TOPICS:

@@ -309,7 +309,9 @@ class TestCrash:
         yield one
         one.stop()
 
-    @pytest.mark.parametrize("delivery", [Delivery.EXACTLY_ONCE, Delivery.AT_MOST_ONCE])
+    @pytest.mark.parametrize(
+        "delivery", [Delivery.EXACTLY_ONCE, pytest.param(Delivery.AT_MOST_ONCE, marks=pytest.mark.long)]
+    )
     def test_a_batch_that_was_staged_before_it_is_not_published_without_its_rows(
         self, server: Postgres, delivery: Delivery
     ) -> None:

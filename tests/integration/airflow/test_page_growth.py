@@ -66,6 +66,7 @@ def _happens(driver: Driver, request: str) -> None:
     driver.checkpoint(request)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_server_of_the_page_has_no_more_after_thrice_the_readings(store_connection: str, page: str) -> None:
     read(store_connection, page, readings=150)

@@ -69,6 +69,7 @@ def by_carrier(run: Run) -> list[Row]:
     return found.groupBy("carrier", "airline").agg(*sums).collect()
 
 
+@pytest.mark.long
 def test_a_batch_that_runs_again_replaces_its_output(run: Run) -> None:
     before = rows_of(run)
     run.work(run.rows[0])

@@ -121,6 +121,7 @@ def test_the_second_process_of_an_index_waits_two_leases_and_is_refused_with_not
         settled(region, record_property, "two processes claim one index")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gate", ["processing", pytest.param("", marks=pytest.mark.soak)], ids=["in a batch", "idle"])
 def test_a_takeover_fences_the_first_process_and_nothing_is_accepted_twice(
     lend: Lend, record_property: Note, gate: str

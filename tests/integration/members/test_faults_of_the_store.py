@@ -178,6 +178,7 @@ def test_a_member_that_alone_can_not_reach_the_store_leaves_and_the_others_go_on
         now.came_through(record_property)
 
 
+@pytest.mark.long
 def test_lost_answers_to_commits_change_nothing(lend: Lend, database_url: str, record_property: Note) -> None:
     with breaking_proxy(database_url) as (proxy, through), lend(spec=QUICK) as region:
         up(region, (0, 1, 2), each=500, stores=[through.render_as_string(hide_password=False)])

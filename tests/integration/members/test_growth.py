@@ -33,6 +33,7 @@ def read(live: Live) -> int:
     return sum(claim.position or 0 for claim in live.store.read(live.name)[0].claims.values())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_process_has_no_more_objects_threads_and_files_after_thrice_the_batches(
     lend: Lend, database_url: str, tmp_path: Path

@@ -247,9 +247,8 @@ def gone(live: Live) -> set[GroupPartition]:
 
 
 @in_both_protocols
-@pytest.mark.parametrize(
-    "down", [pytest.param((0,), id="one of two", marks=pytest.mark.long), pytest.param((0, 1), id="all")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("down", [(0,), (0, 1)], ids=["one of two", "all"])
 def test_a_topic_made_anew_with_fewer_partitions_while_members_are_down_is_read(
     lend: Lend, down: tuple[int, ...]
 ) -> None:

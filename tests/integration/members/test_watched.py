@@ -30,6 +30,7 @@ pytestmark = pytest.mark.timeout(180)
 ALERT = "KcrMemberMissing"
 
 
+@pytest.mark.long
 def test_a_frozen_member_has_an_alert_fire_until_it_is_back(lend: Lend, tmp_path: Path) -> None:
     with lend() as region, KeptClusters() as clusters:
         frozen, _ = up(region, (0,), (1, 2))

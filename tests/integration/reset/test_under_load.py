@@ -95,6 +95,7 @@ class Resets:
         ).target
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "seed"),
     [

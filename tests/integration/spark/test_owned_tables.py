@@ -355,6 +355,7 @@ def test_spark_maintains_and_restores_a_table_of_delta(spark: SparkSession, tmp_
         one.made(value="offset")
 
 
+@pytest.mark.long
 def test_rows_that_spark_marks_as_deleted_in_place_are_taken_out_with_the_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -485,8 +486,9 @@ def whole(one: Live, made: Owned, when: str) -> None:
     one.until(lambda: rows_of(made) == records(one), f"each record in the table once, {when}", WITHIN)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["iceberg", pytest.param("delta", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
 def test_a_member_fills_a_table_through_a_kill_and_a_reset(
     kafka: Kafka, lend_on_spark: Lend, tmp_path: Path, kind: str
 ) -> None:

@@ -28,6 +28,7 @@ def runs(kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[
         yield found
 
 
+@pytest.mark.long
 def test_each_run_has_the_records_of_its_interval_and_can_be_recomputed(runs: RestedRegion) -> None:
     hour = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
     runs.fill("first", hour - timedelta(minutes=1))

@@ -39,6 +39,7 @@ FAR_OFF = 10**9
 TICK = timedelta(milliseconds=1)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_triggerer_has_no_more_after_thrice_the_looks(
     driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
