@@ -122,7 +122,7 @@ def test_who_was_built_from_another_spec_of_the_same_revision_is_refused() -> No
     """A store that was restored gives revisions away a second time."""
     driver = running()
     lost = replace(driver.region.spec, text="of the lost history")
-    with pytest.raises(SpecOutdated, match="was built from another spec .* build it again"):
+    with pytest.raises(SpecOutdated, match=r"was built from another spec .* build it again"):
         driver.join(driver.member(0), takeover=True, built_from=lost)
     with pytest.raises(SpecOutdated):
         driver.join(driver.member(0), takeover=True, built_from=replace(lost, revision=lost.revision + 1))
