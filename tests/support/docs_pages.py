@@ -307,12 +307,10 @@ def timeout_table() -> str:
 def derived_times() -> str:
     """Return the times that follow from others, with their values at the defaults."""
     times = timeouts.Timeouts()
+    dynamic, static = (_span(times.session_timeout(static=one)) for one in (False, True))
     lines = [
-        [f"session timeout of a {kind} member ({formula}{_span(times.session_timeout(static=kind == 'static'))})", why]
-        for kind, formula, why in (
-            ("dynamic", "", "Its partitions should move soon."),
-            ("static", "max(120 s, 1.2 x `relaunch`); ", "Its slot waits for its relaunch."),
-        )
+        [f"session timeout, dynamic member ({dynamic})", "Its partitions should move soon."],
+        [f"session timeout, static member (max(120 s, 1.2 x `relaunch`); {static})", "Its slot waits for a relaunch."],
     ]
     for name, member in inspect.getmembers(timeouts.Timeouts, lambda m: isinstance(m, property)):
         lines.append([f"{code(name)} ({_formula(member.fget)}; {_span(getattr(times, name))})", sentence(member.fget)])
