@@ -18,7 +18,7 @@ from airflow_kcr.cli.results import Result, note, show
 
 if TYPE_CHECKING:
     from airflow_kcr.embedded.demo.judgement import DemoVerdict
-    from airflow_kcr.embedded.demo.stage import Audience, Tell
+    from airflow_kcr.embedded.demo.play import Audience, Tell
 
 Keep = Annotated[bool, typer.Option("--keep", help="Leave everything running at the end; print addresses and logins.")]
 DemoFolder = Annotated[
@@ -97,7 +97,7 @@ def _outcome(verdict: DemoVerdict, seconds: Mapping[str, float]) -> Result:
         {
             "interval": f"{one.start:%H:%M:%S} to {one.end:%H:%M:%S}",
             "run": one.run or None,
-            "checkpoint": None if one.sequence is None else f"{one.timeline}.{one.sequence}",
+            "checkpoint": None if one.checkpoint is None else f"{one.checkpoint.timeline}.{one.checkpoint.sequence}",
             "in checkpoint": one.in_checkpoint,
             "in topic": one.in_topic,
             "same": one.sound,

@@ -11,10 +11,9 @@ import os
 import re
 import secrets
 import shutil
-import subprocess
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -71,7 +70,8 @@ class Airflow:
         Raises:
             ServiceFailed: with the end of its log, if a part does not start.
         """
-        self._migrate()
+        migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
+        processes.run(migrate, "Airflow's metadata", env=self.environment, within=MIGRATED_WITHIN)
         for component in Component:
             self.begin(component)
         for component in Component:
@@ -113,24 +113,6 @@ class Airflow:
             return newest is not None and newest > begun
 
         child.wait_until(is_healthy, within=READY_WITHIN)
-
-    def _migrate(self) -> None:
-        log = self.folder / "migrate.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            begin = output.tell()
-            try:
-                subprocess.run(
-                    [sys.executable, "-m", "airflow", "db", "migrate"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=dict(self.environment),
-                    check=True,
-                    timeout=MIGRATED_WITHIN,
-                )
-            except subprocess.SubprocessError as error:
-                raise ServiceFailed(f"{error}; the end of its log {log}:\n{processes.tail(log, begin)}") from error
 
 
 def start_airflow(plan: AirflowPlan, *, launch: processes.Launch = processes.start_detached) -> Airflow:
@@ -225,19 +207,24 @@ def end_strays(folder: Path) -> None:
     Raises:
         ServiceFailed: something does not end, not even when it is killed.
     """
-    strays = [one for one in psutil.process_iter() if _is_of(one, folder)]
-    for one in strays:
-        with suppress(psutil.NoSuchProcess):
-            one.kill()
-    if not processes.happened(lambda: not any(_is_of(one, folder) for one in strays), within=STRAYS_WITHIN):
+
+    def are_gone() -> bool:
+        strays = list(started_by(folder))
+        for one in strays:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        return not strays
+
+    if not processes.happened(are_gone, within=STRAYS_WITHIN):
         raise ServiceFailed(f"processes of the Airflow in {folder} did not end, not even when they were killed")
 
 
-def _is_of(process: psutil.Process, folder: Path) -> bool:
-    try:
-        return process.pid != os.getpid() and process.environ().get(MARKER) == str(folder)
-    except psutil.Error:  # it has ended, or belongs to another program
-        return False
+def started_by(folder: Path) -> Iterator[psutil.Process]:
+    """Yield the processes that were started from the Airflow of a folder, wherever they have gone; never this one."""
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended, or belongs to another program
+            if one.pid != os.getpid() and one.environ().get(MARKER) == str(folder):
+                yield one
 
 
 ROLES: Final[Mapping[str, str]] = {"viewer": "viewer", "editor": "user", "admin": "admin"}
@@ -324,19 +311,19 @@ class Kept:
 
 def kept(folder: Path) -> Kept:
     """Return the content of a folder's file, created if it is new; only its owner may read the file."""
-    path = folder / "airflow.json"
-    if not path.exists():
-        made = {
-            "ports": {name: processes.free_port() for name in ("api", "worker_logs", "trigger_logs")},
-            "passwords": {name: secrets.token_urlsafe(9) for name in ROLES},
-            "keys": {
-                "fernet": urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-                "secret": secrets.token_urlsafe(32),
-                "jwt": secrets.token_urlsafe(48),
-            },
-        }
-        write_private(path, json.dumps(made))
-    return Kept(**json.loads(path.read_text(encoding="utf-8")))
+    return Kept(**processes.remembered(folder / "airflow.json", _made))
+
+
+def _made() -> dict[str, dict[str, object]]:
+    return {
+        "ports": {name: processes.free_port() for name in ("api", "worker_logs", "trigger_logs")},
+        "passwords": {name: secrets.token_urlsafe(9) for name in ROLES},
+        "keys": {
+            "fernet": urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            "secret": secrets.token_urlsafe(32),
+            "jwt": secrets.token_urlsafe(48),
+        },
+    }
 
 
 def environment(plan: AirflowPlan, known: Kept) -> dict[str, str]:
@@ -347,7 +334,7 @@ def environment(plan: AirflowPlan, known: Kept) -> dict[str, str]:
         ToolMissing: Java or PySpark is missing.
     """
     passwords = plan.folder / "passwords.json"
-    write_private(passwords, json.dumps(known.passwords))
+    processes.write_private(passwords, json.dumps(known.passwords))
     own = {
         "CORE__DAGS_FOLDER": str(plan.dags),
         "CORE__PLUGINS_FOLDER": str(plan.folder / "home" / "plugins"),
@@ -373,14 +360,6 @@ def environment(plan: AirflowPlan, known: Kept) -> dict[str, str]:
     }
     home = {"AIRFLOW_HOME": str(plan.folder / "home"), MARKER: str(plan.folder)}
     return {**_surroundings(), **plan.environment, **connections, **settings, **home}
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(text, encoding="utf-8")
 
 
 def _surroundings() -> dict[str, str]:

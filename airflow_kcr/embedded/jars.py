@@ -89,11 +89,9 @@ def shipped() -> frozenset[str]:
 
 def home() -> Path:
     """Return the folder of what is downloaded once: KCR_HOME, else `airflow-kcr` in the user's cache folder."""
-    chosen = os.environ.get(HOME_VARIABLE)
-    if chosen:
+    if chosen := os.environ.get(HOME_VARIABLE):
         return Path(chosen).expanduser().absolute()
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "airflow-kcr"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-kcr"
 
 
 def repository() -> str:

@@ -6,6 +6,7 @@ services end. It runs until it is stopped, by us or by its recorded process id.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import psutil
 
@@ -110,11 +111,16 @@ class ServiceProcess:
             return
         why = "ended" if not self.alive else f"was not ready within {within:g} s"
         self.stop(within=1)
-        raise ServiceFailed(f"{self.name} {why}; the end of its log {self.log}:\n{tail(self.log, self.log_begin)}")
+        raise ServiceFailed(f"{self.name} {why}; the end of its log {self.log}:\n{last_lines(self._said())}")
 
     def has_logged(self, words: str) -> bool:
         """Return whether the words are in the log since this start."""
-        return words in _text(self.log, self.log_begin)
+        return words in self._said()
+
+    def _said(self) -> str:
+        with self.log.open("rb") as file:
+            file.seek(self.log_begin)
+            return file.read().decode(errors="replace")
 
     def _all(self) -> list[psutil.Process]:
         """The process and what it has started: its descendants, and who else is in its group."""
@@ -183,6 +189,28 @@ def started(start: Callable[[], None], stop: Callable[[], None]) -> None:
         raise
 
 
+def run(command: Sequence[str], what: str, *, within: float, env: Mapping[str, str] | None = None) -> None:
+    """Run a program to its end.
+
+    Args:
+        command: the program and its arguments.
+        what: what it makes, for the message.
+        within: seconds that it may take.
+        env: its environment; None: this process's.
+
+    Raises:
+        ServiceFailed: it failed or took longer; with the end of what it said.
+    """
+    try:
+        ran = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False, timeout=within
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ServiceFailed(f"{what} could not be made within {within:g} s") from error
+    if ran.returncode != 0:
+        raise ServiceFailed(f"{what} could not be made:\n{last_lines(ran.stdout + ran.stderr)}")
+
+
 def start_detached(
     command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
 ) -> ServiceProcess:
@@ -231,15 +259,28 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def tail(log: Path, begin: int = 0) -> str:
-    """Return the last lines of a log, from byte `begin` on."""
-    return "\n".join(_text(log, begin).splitlines()[-LOG_LINES:])
+def last_lines(text: str) -> str:
+    """Return the last lines of what a program has said."""
+    return "\n".join(text.splitlines()[-LOG_LINES:])
 
 
-def _text(log: Path, begin: int) -> str:
-    with log.open("rb") as file:
-        file.seek(begin)
-        return file.read().decode(errors="replace")
+# What is kept in files.
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(text, encoding="utf-8")
+
+
+def remembered(path: Path, make: Callable[[], Mapping[str, object]]) -> dict[str, Any]:
+    """Return what a file has, made if there is none; only its owner may read it."""
+    if not path.exists():
+        write_private(path, json.dumps(make()))
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 # Waiting for a condition, and ports that are free.

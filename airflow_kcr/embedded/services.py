@@ -64,11 +64,9 @@ class Service:
 
 def default_folder() -> Path:
     """Return the folder of the services: KCR_DEV_FOLDER, else `airflow-kcr/dev` among the user's state."""
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    if chosen:
+    if chosen := os.environ.get(FOLDER_VARIABLE):
         return Path(chosen).expanduser().absolute()
-    states = os.environ.get("XDG_STATE_HOME")
-    return (Path(states) if states else Path.home() / ".local" / "state") / "airflow-kcr" / "dev"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "airflow-kcr" / "dev"
 
 
 def up(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from airflow_kcr.embedded import jars
-from airflow_kcr.embedded.processes import accepts, free_port, happened, tail
+from airflow_kcr.embedded.processes import accepts, free_port, happened, last_lines
 from airflow_kcr.spark.launch import locked
 
 VERSION: Final = "1.10.1"
@@ -56,7 +56,7 @@ def rest_catalog(folder: Path) -> Iterator[RestServer]:
     try:
         happened(lambda: process.poll() is not None or accepts(port), within=STARTS_WITHIN)
         if not accepts(port):
-            raise AssertionError(f"the catalog does not listen: {tail(log)}")
+            raise AssertionError(f"the catalog does not listen: {last_lines(log.read_text())}")
         yield RestServer(uri=f"http://127.0.0.1:{port}", process=process)
     finally:
         process.kill()

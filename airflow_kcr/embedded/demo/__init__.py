@@ -1,5 +1,5 @@
 """The main job, on real data, with everything real: what `kcr demo` does, and how it judges what has come of it.
 
-`stage` starts the services, `play` is what happens on them, `judgement` compares what has come of it with what Kafka
+`play` starts the services and is what happens on them, `judgement` compares what has come of it with what Kafka
 says, and `performance` is all of it.
 """

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -58,9 +58,8 @@ class Interval:
     answer: int | None
     """The sequence of the checkpoint that its run has got."""
 
-    timeline: int | None
-    sequence: int | None
-    """Of its checkpoint; None: there is none."""
+    checkpoint: Checkpoint | None
+    """Of the interval; None: there is none."""
 
     in_checkpoint: int | None
     """Records between the checkpoint before and this one."""
@@ -71,7 +70,8 @@ class Interval:
     @property
     def sound(self) -> bool:
         """Whether its run has got the checkpoint of the interval, and that has exactly its records."""
-        return self.run == "success" and self.answer == self.sequence and self.in_checkpoint == self.in_topic
+        found = None if self.checkpoint is None else self.checkpoint.sequence
+        return self.run == "success" and self.answer == found and self.in_checkpoint == self.in_topic
 
 
 class DemoCheck(NamedTuple):
@@ -108,12 +108,11 @@ def judged(play: Play) -> DemoVerdict:
         batches = tuple(store.batches(RegionName(REGION)))
     flights = play.stage.folder / "flights.csv"
     data.write_flights(flights, play.produced.records)
-    output, kafka = str(play.stage.folder / FLIGHTS_OUTPUT), {"bootstrap.servers": play.stage.bootstrap}
-    ends = list(interval_ends(play.since, play.last, EVERY))
+    output, bootstrap = str(play.stage.folder / FLIGHTS_OUTPUT), play.stage.kafka["bootstrap.servers"]
     with _spark(play.stage.folder / "spark.log") as spark:
-        result = judge(spark, offsets, batches, output, kafka, flights)
-        records = spark.read.format("kafka").option("kafka.bootstrap.servers", play.stage.bootstrap)
-        in_topic = count_by_interval(records.option("subscribe", TOPIC).load(), ends)
+        result = judge(spark, offsets, batches, output, {"bootstrap.servers": bootstrap}, flights)
+        records = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", TOPIC)
+        in_topic = count_by_interval(records.load(), play.ends)
         recomputed = _recomputed(play, spark, result.in_topic)
     states = Counter(str(row.committed) for row in play.checkpoints())
     history = play.region.verify()
@@ -156,18 +155,10 @@ def judged(play: Play) -> DemoVerdict:
         _downstream(play),
         recomputed,
     )
-    return DemoVerdict(produced=play.produced, intervals=tuple(_intervals(play, ends, in_topic)), checks=checks)
+    return DemoVerdict(produced=play.produced, intervals=tuple(_intervals(play, in_topic)), checks=checks)
 
 
 # -- intervals ---------------------------------------------------------------------------------------------------------
-
-
-def interval_ends(since: datetime, last: datetime, every: timedelta) -> Iterator[datetime]:
-    """Yield the end of each interval, up to the last boundary."""
-    end = since + every
-    while end <= last:
-        yield end
-        end += every
 
 
 def count_by_interval(records: DataFrame, ends: Sequence[datetime]) -> list[int]:
@@ -179,11 +170,11 @@ def count_by_interval(records: DataFrame, ends: Sequence[datetime]) -> list[int]
     return [counted.get(number, 0) for number in range(len(ends))]
 
 
-def _intervals(play: Play, ends: Sequence[datetime], counted: Sequence[int]) -> Iterator[Interval]:
+def _intervals(play: Play, counted: Sequence[int]) -> Iterator[Interval]:
     checkpoints = {row.boundary: row for row in play.checkpoints()}
     runs = {run.interval_end: run for run in play.editor.runs(CHECKPOINT)}
     before = 0
-    for end, in_topic in zip(ends, counted, strict=True):
+    for end, in_topic in zip(play.ends, counted, strict=True):
         checkpoint, run = checkpoints.get(end), runs.get(end)
         upto = before if checkpoint is None else sum(play.region.checkpoints.show(checkpoint.sequence).offsets.values())
         yield Interval(
@@ -191,8 +182,7 @@ def _intervals(play: Play, ends: Sequence[datetime], counted: Sequence[int]) -> 
             end=end,
             run="" if run is None else run.state,
             answer=play.answer_of(run) if run is not None and run.state == "success" else None,
-            timeline=None if checkpoint is None else int(checkpoint.timeline),
-            sequence=None if checkpoint is None else int(checkpoint.sequence),
+            checkpoint=checkpoint,
             in_checkpoint=None if checkpoint is None else upto - before,
             in_topic=in_topic,
         )

@@ -13,8 +13,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.api.group_readers import reader_with
 from airflow_kcr.embedded import jars, services
 from airflow_kcr.embedded.demo.judgement import DemoVerdict, judged
-from airflow_kcr.embedded.demo.play import BEFORE_RESET, EVERY, REGION, Play, declare, producing
-from airflow_kcr.embedded.demo.stage import Audience, Stage, Tell
+from airflow_kcr.embedded.demo.play import BEFORE_RESET, REGION, Audience, Play, Stage, Tell, declare, producing
 
 
 def perform(audience: Audience, folder: Path, *, keep: bool) -> tuple[DemoVerdict, Mapping[str, float]]:
@@ -60,7 +59,7 @@ def _played(phase: Audience, stage: Stage) -> DemoVerdict:
         Region(REGION, stage.store_url, clusters=lambda *_: reader_with(stage.kafka)) as region,
     ):
         with phase("start Airflow"):
-            stage.start_airflow(since=since, every=EVERY)
+            stage.start(without={"spark"})
         with stage.client("editor") as editor:
             play = Play(stage=stage, region=region, editor=editor, since=since)
             with phase("start the consumers") as tell:

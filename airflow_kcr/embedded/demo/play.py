@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import psutil
 
 from airflow_kcr.api import Region
-from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, MARKER, example_dags
+from airflow_kcr.embedded import services
+from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, client_of, copy_examples, start_examples_at, started_by
 from airflow_kcr.embedded.airflow_client import ASKS, RUN_ENDS, TASK_ENDS, AirflowClient, AirflowRun
-from airflow_kcr.embedded.demo.stage import KEPT, Stage, Tell
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Produced
 from airflow_kcr.embedded.processes import happened
@@ -26,6 +27,53 @@ from airflow_kcr.goals import RUNNING, STOPPED
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.schedules import Every
 from airflow_kcr.spec import load
+
+Tell: TypeAlias = Callable[[float, float | None, str], None]
+"""Says how much of a phase is done, out of how much where that is known, and what is waited for."""
+
+Audience: TypeAlias = Callable[[str], AbstractContextManager[Tell]]
+"""Shows phases: one begins with its name, and ends with the block."""
+
+KEPT: Final = 1_000
+"""Checkpoints: all are looked at in the end, however many a slow machine makes."""
+
+_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    # The applications start at once but are ready one after the other; so the first one does not begin alone.
+    "kafka": {"group.initial.rebalance.delay.ms": "5000"},
+    # The examples don't change while they run; parsed every few seconds, they would take a third of a core.
+    "airflow": {"DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A Kafka and a Postgres with an empty region store, then an Airflow with the example DAGs."""
+
+    folder: Path
+
+    def start(self, *, without: Collection[str]) -> None:
+        """Start the services but for some.
+
+        Raises:
+            ServiceFailed: one does not start, or a download fails.
+            ToolMissing: Java or a Python package is missing.
+        """
+        services.up(self.folder, lambda _: None, without, _SETTINGS)
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        """Client settings of Kafka; a broker that has just started is retried, which needs no line on the screen."""
+        return {"bootstrap.servers": services.status(self.folder)["kafka"].address, "log_level": "2"}
+
+    @property
+    def store_url(self) -> str:
+        """The address of the region store."""
+        return services.status(self.folder)["postgres"].address
+
+    def client(self, user: str) -> AirflowClient:
+        """Return a client of Airflow that acts as a user."""
+        return client_of(self.folder / "airflow", user)
+
 
 REGION: Final = "flights"
 CONSUMERS: Final = "flights_consumers"
@@ -69,17 +117,21 @@ CAUGHT_UP_WITHIN: Final = 1200.0
 
 
 def declare(stage: Stage) -> datetime:
-    """Make the topic and declare the region, with its clock running; return when its first interval begins.
+    """Make topic and DAGs, and declare the region, with its clock running; return when its first interval begins.
 
     Checkpoints align from here on, however late a member comes.
     """
     producer.ensure_topic(stage.kafka, producer.TOPIC)
-    example = load(example_dags() / FLIGHTS_SPEC)
+    dags = stage.folder / "dags"
+    copy_examples(dags, every=EVERY, since=datetime.now(UTC))
+    with (dags / FLIGHTS_SPEC).open("a") as spec:  # the DAG of the consumers applies it, too
+        spec.write(f"retention: {{keep: {KEPT}}}\n")
     with Region(REGION, stage.store_url) as region:
-        retention = replace(example.retention, keep=KEPT)
-        region.apply(replace(example, checkpoint=replace(example.checkpoint, every=EVERY), retention=retention))
-        next_boundary = region.start().next_boundary
-    return Every(EVERY).at_or_before(datetime.now(UTC)) if next_boundary is None else next_boundary - EVERY
+        region.apply(load(dags / FLIGHTS_SPEC))
+        boundary = region.start().next_boundary
+    since = Every(EVERY).at_or_before(datetime.now(UTC)) if boundary is None else boundary - EVERY
+    start_examples_at(since, dags)
+    return since
 
 
 @contextmanager
@@ -160,7 +212,7 @@ class Play:
     def kill_a_consumer(self, tell: Tell) -> None:
         """Kill an application at once, its JVM and its Python, and wait until Airflow has brought its member back."""
         before = self._incarnation()
-        victims = [one for one in psutil.process_iter() if f"--index {VICTIM}" in self._told(one)]
+        victims = list(self._application())
         if not victims:
             raise ServiceFailed(f"the application of member {VICTIM} is not there to be killed")
         for one in victims:
@@ -197,15 +249,19 @@ class Play:
         self.region.wait_for(RUNNING, timedelta(seconds=WITHIN))
         self._clear_undone()
 
+    @property
+    def ends(self) -> list[datetime]:
+        """The end of each data interval, up to the last boundary."""
+        return [self.since + number * EVERY for number in range(1, round((self.last - self.since) / EVERY) + 1)]
+
     def finish(self, tell: Tell) -> None:
         """Let every flight that was written be checkpointed, each interval by its run, and be built upon."""
-        wanted = round((self.last - self.since) / EVERY)
 
         def checkpointed() -> int:
             self._clear_undone()
-            return sum(run.interval_end is not None and run.interval_end <= self.last for run in self.settled())
+            return sum(run.interval_end in self.ends for run in self.settled())
 
-        self.wait_for(tell, wanted, "data intervals checkpointed", checkpointed)
+        self.wait_for(tell, len(self.ends), "data intervals checkpointed", checkpointed)
         self.editor.pause(CHECKPOINT)
         count = len(self.checkpoints())
         self.wait_for(tell, count, "checkpoints built upon", lambda: count - len(self.unbuilt()))
@@ -261,9 +317,6 @@ class Play:
 
     def _built_by(self, run: AirflowRun) -> tuple[int, int] | None:
         """Return the checkpoint on which a run has built; None: a reset had undone that, and its task was skipped."""
-        if run.partition_key is not None:
-            timeline, sequence = run.partition_key.split(".")  # with zeros before the numbers
-            return int(timeline), int(sequence)
         task = self.editor.task(BUILD, run.run_id, "build")
         if task is None or task.state != _SUCCESS:
             return None
@@ -287,13 +340,12 @@ class Play:
         (group,) = self.region.show().groups
         return next(member.incarnation for member in group.members if member.member.index == VICTIM)
 
-    def _told(self, process: psutil.Process) -> str:
-        """The command line of a process, where an application of ours runs in it."""
-        try:
-            is_ours = process.environ().get(MARKER) == str(self.stage.folder / "airflow")
-            return " ".join(process.cmdline()) if is_ours and "KCR_TASK_PID" in process.environ() else ""
-        except psutil.Error:
-            return ""
+    def _application(self) -> Iterator[psutil.Process]:
+        """Yield the processes of the application that hosts the victim."""
+        for one in started_by(self.stage.folder / "airflow"):
+            with suppress(psutil.Error):
+                if "KCR_TASK_PID" in one.environ() and f"--index {VICTIM}" in " ".join(one.cmdline()):
+                    yield one
 
     # -- doing ---------------------------------------------------------------------------------------------------
 

@@ -74,15 +74,11 @@ def ensure_topic(kafka: Mapping[str, str], topic: str = TOPIC, partitions: int =
     new = NewTopic(topic, partitions, config=dict([TIMESTAMPS]))
     try:
         admin.create_topics([new], operation_timeout=_WITHIN, request_timeout=_WITHIN)[topic].result(_WITHIN)
-    except TimeoutError as error:
-        why = f"no answer within {_WITHIN:g} s"
-        raise BrokerUnavailable(f"the topic {topic!r} could not be created at {_address(kafka)}: {why}") from error
-    except KafkaException as error:
-        why = error.args[0]
+    except (TimeoutError, KafkaException) as error:
+        why = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError.REQUEST_TIMED_OUT)
         if why.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise BrokerUnavailable(
-                f"the topic {topic!r} could not be created at {_address(kafka)}: {why.str()}"
-            ) from error
+            where = _address(kafka)
+            raise BrokerUnavailable(f"the topic {topic!r} could not be created at {where}: {why.str()}") from error
         _check_topic(admin, topic, partitions)
         return False
     return True

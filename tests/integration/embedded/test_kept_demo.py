@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from airflow_kcr.embedded import services
 from airflow_kcr.embedded.airflow import MARKER, kept
 from airflow_kcr.embedded.demo import performance
 from airflow_kcr.embedded.demo.judgement import DemoCheck, DemoVerdict
-from airflow_kcr.embedded.demo.stage import Audience, Stage
+from airflow_kcr.embedded.demo.play import Audience, Stage
 from airflow_kcr.embedded.flights.producer import Produced
 from airflow_kcr.embedded.processes import happened
 from tests.support.kafka import Kafka
@@ -56,7 +55,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, *, passed: bool = True, fails: 
 
     def played(phase: Audience, stage: Stage) -> DemoVerdict:
         stage.start(without={"airflow", "spark"})
-        stage.start_airflow(since=datetime.now(UTC), every=timedelta(minutes=1))
+        stage.start(without={"spark"})
         if fails:
             raise Refused
         produced = Produced(records=1, size=1, seconds=1.0)

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import resolve
-from airflow_kcr.embedded.processes import happened, tail
+from airflow_kcr.embedded.processes import happened, last_lines
 from airflow_kcr.embedded.servers import java_command
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
@@ -86,7 +86,7 @@ def test_a_region_goes_on_at_offsets_that_mirror_maker_has_translated(
             env=environ,
         )
         try:
-            assert happened(lambda: new.partitions("orders") == 2, within=WITHIN), tail(log)
+            assert happened(lambda: new.partitions("orders") == 2, within=WITHIN), last_lines(log.read_text())
             produce(old, range(LOST, 120))
             region.until(region.consumed, "all records of the old cluster")
             page.type("kcr region stop")
@@ -95,8 +95,8 @@ def test_a_region_goes_on_at_offsets_that_mirror_maker_has_translated(
             assert stopped_at == {("orders", 0): 120, ("orders", 1): 120}
             # These are for the region of the new cluster.
             produce(old, range(120, 150))
-            assert happened(lambda: new.ends("orders") == {0: 130, 1: 130}, within=WITHIN), tail(
-                tmp_path / "mirror.log"
+            assert happened(lambda: new.ends("orders") == {0: 130, 1: 130}, within=WITHIN), last_lines(
+                (tmp_path / "mirror.log").read_text()
             )
             assert happened(
                 lambda: (

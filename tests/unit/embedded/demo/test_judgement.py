@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from airflow_kcr.api import Region
+from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.demo.judgement import (
     DemoCheck,
     DemoVerdict,
     Interval,
     held_by_kafka,
-    interval_ends,
     repeated,
 )
+from airflow_kcr.embedded.demo.play import EVERY, Play, Stage
 from airflow_kcr.embedded.flights.producer import Produced
-from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, Range, TopicName
+from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, Range, TopicName
 from tests.support.documents import sample
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
@@ -30,8 +32,10 @@ PLACE = GroupPartition(GROUP, TopicName("flights"), 0)
 
 
 def interval(in_checkpoint: int | None = 7, run: str = "success", answer: int = 2) -> Interval:
+    made: Checkpoint = sample(Checkpoint)
+    checkpoint = replace(made, sequence=CheckpointNumber(2))
     return Interval(
-        start=NOON, end=NOON, run=run, answer=answer, timeline=1, sequence=2, in_checkpoint=in_checkpoint, in_topic=7
+        start=NOON, end=NOON, run=run, answer=answer, checkpoint=checkpoint, in_checkpoint=in_checkpoint, in_topic=7
     )
 
 
@@ -64,9 +68,11 @@ def test_one_difference_is_enough() -> None:
     assert not DemoVerdict(produced=PRODUCED, intervals=(interval(),), checks=(passed, failed)).sound
 
 
-def test_the_last_interval_is_the_one_that_ends_at_the_last_boundary() -> None:
-    every = timedelta(minutes=1)
-    assert list(interval_ends(NOON, NOON + 2 * every, every)) == [NOON + every, NOON + 2 * every]
+def test_the_last_interval_is_the_one_that_ends_at_the_last_boundary(driver: Driver) -> None:
+    region = Region(driver.name, driver.store)
+    editor = AirflowClient("", "", "")
+    play = Play(stage=Stage(Path()), region=region, editor=editor, since=NOON, last=NOON + 2 * EVERY)
+    assert play.ends == [NOON + EVERY, NOON + 2 * EVERY]
 
 
 @pytest.mark.parametrize(
