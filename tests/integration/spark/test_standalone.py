@@ -68,6 +68,7 @@ def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_execu
     }
 
 
+@pytest.mark.long
 def test_spark_refuses_a_python_driver_on_a_standalone_cluster() -> None:
     master = ("--master", "spark://127.0.0.1:7077", "--deploy-mode", "cluster")
     command = [
