@@ -21,7 +21,7 @@ from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.long_ledger import Statistics, fill
+from tests.support.long_ledger import Statistics, fill, with_all_statistics
 from tests.support.plans import keep_unknown, touched
 from tests.support.stores import postgres_store
 
@@ -98,8 +98,14 @@ def expected(history: History) -> Callable[[GroupPartition, int], list[tuple[obj
     return of
 
 
-@pytest.mark.parametrize("delivery", list(Delivery))
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("seed", "delivery"),
+    [
+        pytest.param(seed, delivery, marks=() if seed == number % 3 else pytest.mark.long)
+        for seed in range(3)
+        for number, delivery in enumerate(Delivery)
+    ],
+)
 def test_a_record_is_told_as_the_whole_history_tells_it(drive: Drive, seed: int, delivery: Delivery) -> None:
     driver = drive(delivery=delivery)
     lived(driver, seed)
@@ -173,7 +179,7 @@ def rows_of_a_record(url: str, batches: int, statistics: Statistics) -> tuple[in
         return len(found.starts), rows
 
 
-@pytest.mark.parametrize("statistics", list(Statistics))
+@with_all_statistics
 def test_a_record_touches_as_many_rows_however_many_batches_there_were(
     database_url: str, other_database_url: str, statistics: Statistics
 ) -> None:
