@@ -363,7 +363,7 @@ def test_a_table_of_its_own_gets_the_output_of_recomputations_alone(
     first = files.checkpoint("n1")
     apart = make(tmp_path / "apart")
     elsewhere = replace(files.sink.target, owner=replace(files.owner, region_id=RegionId("id elsewhere")))
-    folder = LocalFolder(Path(folder_of(apart.location(), elsewhere.owner).removeprefix("file://")))
+    folder = LocalFolder(apart.here(folder_of(apart.location(), elsewhere.owner)))
     target = replace(elsewhere, path=folder.uri)
     ledger = RegionLedger(files.driver.store, files.driver.name)
     sink = FileSink(target, folder, ledger, ParquetRewriter(folder), apart.opened(target, folder))
