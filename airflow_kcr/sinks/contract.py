@@ -20,6 +20,7 @@ from airflow_kcr.settings import resolve_environment
 from airflow_kcr.sinks.checkpoints import CompleteCheckpoint
 from airflow_kcr.spark.context import COORDINATES
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec
+from airflow_kcr.spec.fields import path_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -347,13 +348,18 @@ class DeclaredSink(ABC):
         """Whose output it is."""
         return SinkOwner(region=self.region_name, region_id=self.region_id, group=self.group, sink=self.spec.name)
 
+    def path(self, field: str) -> str:
+        """Return where one of its fields is in the spec, as findings have it: `groups[0].sinks.out.table`."""
+        place = next(place for place, group in enumerate(self.region.groups) if group.group_id == self.group)
+        return path_text(("groups", place, "sinks", self.spec.name, field))
+
     def resolved(self, field: str, value: str) -> str:
         """Return a field's value with its references filled in.
 
         Raises:
             ConfigurationError: a variable is not set.
         """
-        place = f"sinks.{self.spec.name}.{field}"
+        place = self.path(field)
         return resolve_environment({place: value}, self.environ)[place]
 
     def resolved_options(self) -> dict[str, str]:
@@ -362,7 +368,7 @@ class DeclaredSink(ABC):
         Raises:
             ConfigurationError: a variable is not set; the message has the place in the spec.
         """
-        before = f"sinks.{self.spec.name}.options."
+        before = f"{self.path('options')}."
         given = {before + name: value for name, value in (self.spec.options or {}).items()}
         found = resolve_environment(given, self.environ)
         return {name.removeprefix(before): value for name, value in found.items()}

@@ -72,7 +72,7 @@ def _folder_of_table(name: str, catalog: str | None, options: Mapping[str, str])
     """Return where the sink of a table keeps its files."""
     place: TablePlace[NotedTable] = DeltaPlace(_READER, name, options)
     if catalog is not None:
-        place = NamedTable(_READER, catalog, options, name)
+        place = NamedTable(lambda _: _READER, catalog, options, name)
     noted = place.noted()
     if noted is None:
         raise ConfigurationError(f"{_READER}: no sink writes to table {name}; name the one of the spec")

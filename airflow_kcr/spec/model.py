@@ -64,6 +64,7 @@ from airflow_kcr.spec.fields import (
     within,
 )
 from airflow_kcr.spec.groups import MOST_MEMBERS, GroupSpec, cluster_findings, group_findings, settings_of
+from airflow_kcr.spec.sinks import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -281,7 +282,7 @@ def _groups_findings(spec: RegionSpec) -> Iterator[Finding]:
     if members > MOST_MEMBERS:
         yield Finding(("groups",), f"have {members} members together; a region has at most {MOST_MEMBERS}")
     first: dict[str, int] = {}
-    folders: set[str] = set()
+    places: dict[object, str] = {}
     for index, group in enumerate(spec.groups):
         path: Path = ("groups", index)
         if group.group_id in first:
@@ -294,12 +295,11 @@ def _groups_findings(spec: RegionSpec) -> Iterator[Finding]:
         yield from group_findings(group, path)
         yield from _brokers_settings(spec, group, path)
         for sink in group.sinks:
-            folder = "" if sink.path is None else sink.path.rstrip("/")
-            if folder and folder in folders:
-                yield Finding(
-                    (*path, "sinks", sink.name, "path"), "is another sink's too; each has a folder of its own"
-                )
-            folders.add(folder)
+            own, here = sink.own_place, (*path, "sinks", sink.name, FIELDS[sink.kind][0])
+            if own in places:
+                yield Finding(here, f"is that of {places[own]} too; each sink has its own")
+            elif own is not None:
+                places[own] = path_text(here)
         if (spec.kafka, spec.kafka_conn_id, group.kafka, group.kafka_conn_id) == (None, None, None, None):
             yield Finding(path, "has no cluster: write kafka or kafka_conn_id, for the region or for this group")
 

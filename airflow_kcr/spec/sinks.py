@@ -116,6 +116,17 @@ class SinkSpec:
         """Where it writes to, as the spec has it: a table, a folder, a function."""
         return getattr(self, FIELDS[self.kind][0]) or ""
 
+    @property
+    def own_place(self) -> object:
+        """What is equal for sinks that write to the same folder or lake table; None: others may write to its place."""
+        match self.kind:
+            case SinkKind.FILES | SinkKind.DELTA:
+                return self.place.rstrip("/") or None
+            case SinkKind.ICEBERG:
+                return self.catalog, self.table, frozenset((self.options or {}).items())
+            case _:
+                return None
+
 
 class _ByName:
     """Sinks as the file writes them: a mapping of their names."""

@@ -31,7 +31,15 @@ from pyiceberg.types import LongType, NestedField, StringType
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.table_outputs import TableVersion
 from airflow_kcr.protocol.targets import ToInitial
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Range, TopicName, TopicPartition
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    GroupId,
+    Range,
+    RegionId,
+    TopicName,
+    TopicPartition,
+)
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.delta.places import DeltaPlace
 from airflow_kcr.sinks.delta.table import DeltaTable
@@ -41,10 +49,13 @@ from airflow_kcr.sinks.files.layout import FileTarget, Manifest
 from airflow_kcr.sinks.files.revisions import FileRevision
 from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.files.tables import Table
+from airflow_kcr.sinks.group import kind_of
 from airflow_kcr.sinks.iceberg.catalogs import NamedTable
 from airflow_kcr.sinks.iceberg.table import IcebergTable
+from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
 from airflow_kcr.sinks.tables.labels import label_of
 from airflow_kcr.sinks.tables.owned import OwnedTable, folder_of
+from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Killed, LocalFolder, Record, RecordRewriter
 
@@ -72,6 +83,9 @@ COLUMNS = json.dumps(
 """The columns of the files that `put` writes, as Spark has them."""
 
 WHO = "sink out of group group"
+AWAY = "http://user:secret@127.0.0.1:9"
+"""Where nothing listens."""
+
 COORDINATES = ("kcr_topic", "kcr_partition", "kcr_offset")
 
 
@@ -244,7 +258,7 @@ class Warehouse(Owned):
 
     def named(self) -> NamedTable:
         """The table, as a process of a sink has it."""
-        return NamedTable(WHO, "lake", self.options, self.name)
+        return NamedTable(lambda _: WHO, "lake", self.options, self.name)
 
     def location(self) -> str:
         """Where it is."""
@@ -550,6 +564,22 @@ def over(driver: Driver, owned: Owned) -> TableFiles:
     """Return a scripted region over a table."""
     owner = SinkOwner(region=driver.name, region_id=driver.region.region_id, group=GROUP, sink="out")
     return TableFiles(driver, owned.here(folder_of(owned.location(), owner)), owned=owned)
+
+
+def declared(made: Owned, kind: SinkKind, region_id: str, **fields: Any) -> DeclaredOwnedTable:  # noqa: ANN401 (of the spec)
+    """The sink of a spec; `${URI}` stands for its place, and `${AWAY}` for one where nothing listens."""
+    sink = SinkSpec(name="out", kind=kind, **{**made.spec(), **fields})
+    group = GroupSpec(group_id="g", topics=("t",), pipeline="jobs:process", sinks=(sink,))
+    region = RegionSpec(region="flights", kafka={"bootstrap.servers": "broker.invalid:9092"}, groups=(group,))
+    of_kind = kind_of(kind)
+    assert issubclass(of_kind, DeclaredOwnedTable)
+    return of_kind(
+        region=region,
+        group=GroupId("g"),
+        spec=sink,
+        region_id=RegionId(region_id),
+        environ={"URI": made.uri if isinstance(made, Warehouse) else made.location(), "AWAY": AWAY},
+    )
 
 
 # What happens to it

@@ -88,7 +88,8 @@ class DeltaPlace(TablePlace[NotedDelta]):
     """
 
     def __init__(self, who: str, uri: str, options: Mapping[str, str]) -> None:
-        self._who, self._options = who, dict(options)
+        super().__init__(who)
+        self._options = dict(options)
         self._uri = (uri if "://" in uri else f"file://{uri}").rstrip("/")
 
     def __str__(self) -> str:
@@ -109,7 +110,7 @@ class DeltaPlace(TablePlace[NotedDelta]):
             from deltalake import DeltaTable
         except ImportError:
             raise ConfigurationError(
-                f"{self._who} writes to a Delta table, which needs delta-rs: install {PACKAGE}"
+                f"{self.who} writes to a Delta table, which needs delta-rs: install {PACKAGE}"
             ) from None
         with self.asked("be read"):
             return DeltaTable(self._uri, storage_options=self._options)
@@ -142,7 +143,7 @@ class DeltaPlace(TablePlace[NotedDelta]):
 
     def require_writable(self) -> None:
         """Refuse a table with features that a commit of files alone does not do."""
-        require_writable(self.load(), f"{self._who}: table {self}")
+        require_writable(self.load(), f"{self.who}: table {self}")
 
     def each(self, read: Callable[[T], R], files: Iterable[T]) -> list[R]:
         """Return what was read of each file; those of a disk one after the other: threads take longer than it does."""
@@ -183,9 +184,7 @@ class DeltaPlace(TablePlace[NotedDelta]):
         from deltalake.exceptions import TableNotFoundError
 
         if isinstance(error, TableNotFoundError):
-            return ConfigurationError(f"{self._who}: there is no Delta table {self}; create it, then start again")
+            return ConfigurationError(f"{self.who}: there is no Delta table {self}; create it, then start again")
         if any(word in str(error) for word in _REFUSED):
-            return ConfigurationError(
-                f"{self._who}: table {self} may not {what}; grant the right to its folder and log"
-            )
-        return SinkError(f"{self._who}: table {self} could not {what}: {type(error).__name__}")
+            return ConfigurationError(f"{self.who}: table {self} may not {what}; grant the right to its folder and log")
+        return SinkError(f"{self.who}: table {self} could not {what}: {type(error).__name__}")

@@ -34,6 +34,9 @@ ANSWERS_WITHIN: Final = 60.0
 """How long a catalog may say nothing at first, and a REST catalog at any time, before it counts as away, in seconds;
 PyIceberg would wait forever."""
 
+_REFUSED: Final = ("AccessDenied", "ACCESS_DENIED", "InsufficientPrivilege")
+"""What object stores, Glue and Postgres say where a right is missing; PyIceberg lets their errors through."""
+
 TAG: Final = re.compile(r"(?P<tag>kcr_\d+_(?P<sequence>\d+))(_r\d+)?")
 """The names of a sink's tags."""
 
@@ -149,14 +152,16 @@ class NamedTable(TablePlace[NotedIceberg]):
     """A table by its name.
 
     Args:
-        who: the sink, for messages.
+        who: returns the sink, for messages, with the field of its spec that they are about.
         catalog: a name in PyIceberg's configuration, or of what `options` describe.
         options: properties of the catalog beside those of the configuration, with their secrets.
         name: `namespace.table`.
     """
 
-    def __init__(self, who: str, catalog: str, options: Mapping[str, str], name: str) -> None:
-        self._who, self.catalog, self._options, self.name = who, catalog, options, name
+    def __init__(self, who: Callable[[str], str], catalog: str, options: Mapping[str, str], name: str) -> None:
+        super().__init__(who("table"))
+        self._who_of_catalog = who("catalog")
+        self.catalog, self._options, self.name = catalog, options, name
         self._known: Table | None = None
 
     def __str__(self) -> str:
@@ -209,7 +214,7 @@ class NamedTable(TablePlace[NotedIceberg]):
 
     def require_writable(self) -> None:
         """Refuse a table of format version 1, and a partitioning that the bounds of a file don't say."""
-        partitions.require_writable(self.load(), f"{self._who}: table {self}")
+        partitions.require_writable(self.load(), f"{self.who}: table {self}")
 
     @cached_property
     def _opened(self) -> Catalog:
@@ -217,21 +222,21 @@ class NamedTable(TablePlace[NotedIceberg]):
             from pyiceberg.catalog import load_catalog
         except ImportError:
             raise ConfigurationError(
-                f"{self._who} writes to an Iceberg table, which needs PyIceberg: install {PACKAGE}"
+                f"{self.who} writes to an Iceberg table, which needs PyIceberg: install {PACKAGE}"
             ) from None
         try:
             found = _within(ANSWERS_WITHIN, partial(load_catalog, self.catalog, **self._options))
         except TimeoutError:
             raise SinkError(
-                f"{self._who}: catalog {self.catalog} has not answered for {ANSWERS_WITHIN:g} s; check its address, "
-                "and whether it runs"
+                f"{self._who_of_catalog}: catalog {self.catalog} has not answered for {ANSWERS_WITHIN:g} s; check its "
+                "address, and whether it runs"
             ) from None
         except ValueError:
             # PyIceberg says so of a catalog that is nowhere described, and of properties that don't go together.
             raise ConfigurationError(
-                f"{self._who}: catalog {self.catalog} is not known here; describe it in PyIceberg's configuration "
-                "(.pyiceberg.yaml, or PYICEBERG_CATALOG__… in the environment), or by the sink's options: type, uri, "
-                "warehouse"
+                f"{self._who_of_catalog}: catalog {self.catalog} is not known here; describe it in PyIceberg's "
+                "configuration (.pyiceberg.yaml, or PYICEBERG_CATALOG__… in the environment), or by the sink's "
+                "options: type, uri, warehouse"
             ) from None
         session = getattr(found, "_session", None)
         if session is not None:
@@ -243,10 +248,11 @@ class NamedTable(TablePlace[NotedIceberg]):
 
         kind = type(error).__name__
         if isinstance(error, exceptions.NoSuchTableError | exceptions.NoSuchNamespaceError):
-            return ConfigurationError(f"{self._who}: there is no table {self}; create it, then start again")
-        refused = exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError
-        if isinstance(error, refused):
+            return ConfigurationError(f"{self.who}: there is no table {self}; create it, then start again")
+        refused = exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError, PermissionError
+        if isinstance(error, refused) or any(word in str(error) for word in _REFUSED):
             return ConfigurationError(
-                f"{self._who}: table {self} may not {what} ({kind}); have the catalog grant the right to it"
+                f"{self.who}: table {self} may not {what} ({kind}); grant the right to it in the catalog, and to its "
+                "folder"
             )
-        return SinkError(f"{self._who}: table {self} could not {what}: {kind}")
+        return SinkError(f"{self.who}: table {self} could not {what}: {kind}")

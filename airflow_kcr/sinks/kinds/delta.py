@@ -20,7 +20,7 @@ class DeclaredDelta(DeclaredOwnedTable):
     @cached_property
     def place(self) -> DeltaPlace:
         """The table."""
-        return DeltaPlace(self.owner.name, self.resolved("table", self.spec.table or ""), self.resolved_options())
+        return DeltaPlace(self.who("table"), self.resolved("table", self.spec.table or ""), self.resolved_options())
 
     def table(self, spark: SparkSession, folder: Folder) -> DeltaTable:
         """Return the table as the sink has it."""

@@ -21,7 +21,7 @@ class DeclaredIceberg(DeclaredOwnedTable):
     def place(self) -> NamedTable:
         """The table."""
         table, catalog = self.resolved("table", self.spec.table or ""), self.spec.catalog or ""
-        return NamedTable(self.owner.name, catalog, self.resolved_options(), table)
+        return NamedTable(self.who, catalog, self.resolved_options(), table)
 
     def table(self, spark: SparkSession, folder: Folder) -> IcebergTable:
         """Return the table as the sink has it."""

@@ -33,6 +33,10 @@ class DeclaredOwnedTable(DeclaredFolder):
             ConfigurationError: a variable is not set.
         """
 
+    def who(self, field: str) -> str:
+        """Return the sink as messages name it, with the field of the spec that they are about."""
+        return f"{self.owner.name} ({self.path(field)})"
+
     def dataset(self) -> DatasetName:
         """Return the table's location."""
         return DatasetName.at(self.place.location())
@@ -62,7 +66,7 @@ class DeclaredOwnedTable(DeclaredFolder):
         self.place.require_writable()
         noted = self._writer()
         if noted is not None and self.region_id != UNDECLARED and noted != self.owner:
-            raise ConfigurationError(taken_from(self.owner, self.place, noted))
+            raise ConfigurationError(taken_from(self.place, self.owner, noted))
 
     def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Return the table with whose it is, if that is another's."""

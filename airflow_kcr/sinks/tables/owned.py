@@ -70,8 +70,14 @@ N_co = TypeVar("N_co", bound=NotedTable, covariant=True)
 class TablePlace(ABC, Generic[N_co]):
     """Where the table of a person is, as its format reaches it; nothing is reached before it is asked.
 
+    Args:
+        who: the sink, for messages.
+
     Each call may raise ConfigurationError (there is no such table) and SinkError (it is away).
     """
+
+    def __init__(self, who: str) -> None:
+        self.who = who
 
     @abstractmethod
     def location(self) -> str:
@@ -163,10 +169,10 @@ def below(owner: SinkOwner) -> str:
     return f"_kcr/{owner.region_id.replace(' ', '-')}/{owner.sink}"
 
 
-def taken_from(owner: SinkOwner, table: object, other: SinkOwner) -> str:
+def taken_from(place: TablePlace[NotedTable], owner: SinkOwner, other: SinkOwner) -> str:
     """Return what is said of a table that is another sink's."""
     return (
-        f"{owner.name} of region {owner.region} (id {owner.region_id}): table {table} is written by {other}, and each "
+        f"{place.who} of region {owner.region} (id {owner.region_id}): table {place} is written by {other}, and each "
         "table has one sink; name another table, or stop the region and say what becomes of those rows: "
         f"`kcr region output {owner.region}` with --keep or --delete"
     )
@@ -250,7 +256,7 @@ class OwnedTable(Table, ABC, Generic[N]):
         """
         noted = self._place.noted()
         if noted is not None and noted.owner != self.target.owner:
-            raise ConfigurationError(taken_from(self.target.owner, self._place, noted.owner))
+            raise ConfigurationError(taken_from(self._place, self.target.owner, noted.owner))
         return noted
 
     def _noted(self) -> N:
@@ -286,7 +292,7 @@ class OwnedTable(Table, ABC, Generic[N]):
 
     @property
     def _where(self) -> str:
-        return f"{self.target}: table {self._place}"
+        return f"{self._place.who}: table {self._place}"
 
     @property
     def _take_over(self) -> str:

@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,14 +34,13 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField
 
 from airflow_kcr.errors import ConfigurationError, SinkError, SpecError
-from airflow_kcr.protocol.values import UNDECLARED, GroupId, RegionId
+from airflow_kcr.protocol.values import UNDECLARED
 from airflow_kcr.sinks.contract import Choice
-from airflow_kcr.sinks.group import kind_of
 from airflow_kcr.sinks.iceberg import catalogs
 from airflow_kcr.sinks.kinds import files as files_kind
 from airflow_kcr.sinks.kinds import tables as tables_kind
 from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
-from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec, parse
+from airflow_kcr.spec import SinkKind, parse
 from tests.support.driver import Driver
 from tests.support.rest_catalog import RestServer
 from tests.support.sink_files import LocalFolder
@@ -51,6 +51,7 @@ from tests.support.table_files import (
     at_commits,
     both,
     complete,
+    declared,
     delta_folder,
     over,
     reset,
@@ -60,9 +61,6 @@ from tests.support.table_files import (
 
 NOBODY = 65534
 """A user that owns nothing."""
-
-AWAY = "http://user:secret@127.0.0.1:9"
-"""Where nothing listens."""
 
 SPEC = """\
 region: flights
@@ -139,22 +137,6 @@ def no_spark() -> Any:  # noqa: ANN401 (a session)
     return None
 
 
-def declared(made: Owned, kind: SinkKind, region_id: str, **fields: Any) -> DeclaredOwnedTable:  # noqa: ANN401 (of the spec)
-    """The sink of a spec."""
-    sink = SinkSpec(name="out", kind=kind, **{**made.spec(), **fields})
-    group = GroupSpec(group_id="g", topics=("t",), pipeline="jobs:process", sinks=(sink,))
-    region = RegionSpec(region="flights", kafka={"bootstrap.servers": "broker.invalid:9092"}, groups=(group,))
-    of_kind = kind_of(kind)
-    assert issubclass(of_kind, DeclaredOwnedTable)
-    return of_kind(
-        region=region,
-        group=GroupId("g"),
-        spec=sink,
-        region_id=RegionId(region_id),
-        environ={"URI": made.uri if isinstance(made, Warehouse) else made.location(), "AWAY": AWAY},
-    )
-
-
 def own(files: TableFiles, kind: SinkKind, **fields: Any) -> DeclaredOwnedTable:  # noqa: ANN401 (of the spec)
     return declared(files.owned, kind, files.owner.region_id, **fields)
 
@@ -185,50 +167,124 @@ def own(files: TableFiles, kind: SinkKind, **fields: Any) -> DeclaredOwnedTable:
     ],
 )
 def test_a_spec_that_can_not_be_is_refused_by_its_field(sink: str, field: str, said: str) -> None:
-    with pytest.raises(SpecError, match=rf"sinks\.out\.{field}: line 8: {said}"):
+    with pytest.raises(SpecError, match=rf"groups\[0\]\.sinks\.out\.{field}: line 8: {said}"):
         parse(SPEC.format(sink=sink))
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("kind: iceberg, catalog: lake, table: db.t", "kind: iceberg, catalog: lake, table: db.t"),
+        ("kind: delta, table: /lake/t", "kind: delta, table: /lake/t/"),
+    ],
+)
+def test_two_sinks_with_one_table_are_refused(first: str, second: str) -> None:
+    groups = SPEC + SPEC[SPEC.index("  - group_id") :].replace("group_id: g", "group_id: h")
+    with pytest.raises(
+        SpecError, match=r"groups\[1\]\.sinks\.out\.table: .*that of groups\[0\]\.sinks\.out\.table too"
+    ):
+        parse(groups.replace("{{{sink}}}", f"{{{{{first}}}}}", 1).format(sink=second))
+
+
+def reader(of: Warehouse) -> str:
+    """The address of a catalog's database for a user who may read it and write nothing."""
+    place, name = urlsplit(of.uri), f"reader_{uuid.uuid4().hex}"
+    with psycopg.connect(urlunsplit(place._replace(scheme="postgresql")), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'read'").format(sql.Identifier(name)))
+        admin.execute(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}").format(sql.Identifier(name)))
+    host = place.netloc.rpartition("@")[2]
+    return urlunsplit(place._replace(netloc=f"{name}:read@{host}"))
+
+
+def buckets(files: TableFiles) -> dict[str, Any]:
+    """A table whose partitions files do not tell."""
+    assert isinstance(files.owned, Warehouse)
+    spec = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=BucketTransform(4), name="part"))
+    files.owned.catalog().create_table("db.buckets", Schema(NestedField(1, "value", LongType())), partition_spec=spec)
+    return {"table": "db.buckets"}
+
+
+def binary(files: TableFiles) -> dict[str, Any]:
+    """A table of Delta that is partitioned by binary values."""
+    where = f"{files.owned.location()}/binary"
+    deltalake.DeltaTable.create(where, pa.schema([("value", pa.binary())]), partition_by=["value"])
+    return {"table": where}
+
+
+def only(files: TableFiles) -> dict[str, Any]:
+    """A table of Delta to which rows may be added alone."""
+    where, column = f"{files.owned.location()}/only", pa.schema([("value", pa.int64())])
+    deltalake.DeltaTable.create(where, column, configuration={"delta.appendOnly": "true"})
+    return {"table": where}
+
+
+def fields(**given: Any) -> Callable[[TableFiles], dict[str, Any]]:  # noqa: ANN401 (of the spec)
+    """These fields of a spec, beside those that name the table."""
+    return lambda _: given
+
+
+UNKNOWN = {"type": "sql", "uri": "${NOWHERE}"}
+
+
+@pytest.mark.parametrize(
+    ("where", "wrong", "field", "said"),
+    [
+        (
+            "sql",
+            fields(catalog="nowhere", options={}),
+            "catalog",
+            "catalog nowhere is not known here; describe it in Py",
+        ),
+        ("sql", fields(table="db.other"), "table", "there is no table db.other of catalog lake; create it"),
+        ("sql", fields(table="other.delays"), "table", "there is no table other.delays of catalog lake; create it"),
+        ("sql", buckets, "table", r"table \S+ of catalog lake is partitioned by bucket\[4\] of value"),
+        ("sql", fields(options=UNKNOWN), "options.uri", "needs NOWHERE; set them where the process runs"),
+        ("delta", fields(table="/nowhere/t"), "table", "there is no Delta table /nowhere/t; create it"),
+        ("delta", fields(table="${NOWHERE}"), "table", "needs NOWHERE; set them where the process runs"),
+        ("delta", binary, "table", "is partitioned by value, a binary; partition it by a text, number"),
+        ("delta", only, "table", "is append-only, so that no reset could take rows out"),
+    ],
+    indirect=["where"],
+)
+def test_what_can_not_be_written_to_is_refused_by_its_field_before_anything_is_consumed(
+    files: TableFiles, kind: SinkKind, wrong: Callable[[TableFiles], dict[str, Any]], field: str, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"groups\[0\]\.sinks\.out\.{field}\b.*{said}"):
+        own(files, kind, **wrong(files)).check()
+
+
 @pytest.mark.parametrize("where", ["sql"], indirect=True)
-def test_a_catalog_that_can_not_be_written_to_is_refused_before_anything_is_consumed(
-    files: TableFiles, owned: Owned, kind: SinkKind
+def test_a_catalog_that_may_only_be_read_is_refused_before_anything_is_consumed(
+    files: TableFiles, kind: SinkKind, owned: Owned
 ) -> None:
     assert isinstance(owned, Warehouse)
-    with pytest.raises(ConfigurationError, match=r"there is no table db.other of catalog lake; create it"):
-        own(files, kind, table="db.other").check()
-    with pytest.raises(ConfigurationError, match=r"there is no table other.delays of catalog lake; create it"):
-        own(files, kind, table="other.delays").check()
-    with pytest.raises(ConfigurationError, match=r"catalog nowhere is not known here; describe it in PyIceberg's"):
-        own(files, kind, catalog="nowhere", options={}).check()
-    with pytest.raises(ConfigurationError, match="NOWHERE"):
-        own(files, kind, options={**owned.options, "uri": "${NOWHERE}"}).check()
+    given = own(files, kind, options={**owned.options, "uri": "${URI}"})
+    may_read = replace(given, environ={"URI": reader(owned)})
+    may_read.check()
+    owned.drop()
+    owned.create()
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^sink out of group g \(groups\[0\]\.sinks\.out\.table\): .* may not take its columns in",
+    ):
+        may_read.table(no_spark(), LocalFolder(files.root)).check()
+
+
+@pytest.mark.parametrize("where", ["sql"], indirect=True)
+def test_a_catalog_that_is_away_is_no_fault_of_the_spec(files: TableFiles, owned: Owned, kind: SinkKind) -> None:
+    assert isinstance(owned, Warehouse)
     with pytest.raises(SinkError, match=r"table db.delays of catalog lake could not be read: \w+Error") as away:
         own(files, kind, options={"type": "rest", "uri": "${AWAY}"}).check()
     assert "secret" not in str(away.value)
-    spec = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=BucketTransform(4), name="part"))
-    owned.catalog().create_table("db.buckets", Schema(NestedField(1, "value", LongType())), partition_spec=spec)
-    with pytest.raises(ConfigurationError, match=r"is partitioned by bucket\[4\] of value"):
-        own(files, kind, table="db.buckets").check()
     own(files, kind, options={**owned.options, "uri": "${URI}"}).check()
 
 
 @pytest.mark.parametrize("where", ["delta"], indirect=True)
-def test_a_folder_that_can_not_be_written_to_is_refused_before_anything_is_consumed(
-    files: TableFiles, kind: SinkKind, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no Delta table /nowhere/delays; create it"):
-        own(files, kind, table="/nowhere/delays").check()
-    with pytest.raises(ConfigurationError, match="NOWHERE"):
-        own(files, kind, table="${NOWHERE}").check()
+def test_a_storage_that_is_away_is_no_fault_of_the_spec(files: TableFiles, kind: SinkKind) -> None:
     storage = {"AWS_ENDPOINT_URL": "${AWAY}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "x", "max_retries": "0"}
     with pytest.raises(SinkError, match=r"table s3a://b/t could not be read: \w+Error") as away:
         own(files, kind, table="s3a://b/t", options={**storage, "AWS_SKIP_SIGNATURE": "true"}).check()
     assert "secret" not in str(away.value)
-    deltalake.DeltaTable.create(
-        tmp_path / "only", pa.schema([("value", pa.int64())]), configuration={"delta.appendOnly": "true"}
-    )
-    with pytest.raises(ConfigurationError, match=r"table .*/only is append-only"):
-        own(files, kind, table=str(tmp_path / "only")).check()
     own(files, kind, table="${URI}").check()
 
 
@@ -273,7 +329,10 @@ def test_a_log_that_may_not_be_written_to_is_refused_before_anything_is_consumed
 
 
 def test_a_table_of_another_region_is_refused(files: TableFiles, kind: SinkKind) -> None:
-    with pytest.raises(ConfigurationError, match=r"is written by sink out of group g, region flights"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"\(groups\[0\]\.sinks\.out\.table\) of region .* is written by sink out of group g, re",
+    ):
         declared(files.owned, kind, f"not {files.owner.region_id}").check()
     declared(files.owned, kind, UNDECLARED).check()
 
@@ -281,7 +340,8 @@ def test_a_table_of_another_region_is_refused(files: TableFiles, kind: SinkKind)
 def test_a_table_of_another_sink_of_the_region_is_refused(files: TableFiles, kind: SinkKind) -> None:
     one = own(files, kind)
     with pytest.raises(
-        ConfigurationError, match=r"sink second of group g of region .* is written by sink out of group g"
+        ConfigurationError,
+        match=r"^sink second of group g \(groups\[0\]\.sinks\.second\.table\) .* is written by sink out",
     ):
         replace(one, spec=replace(one.spec, name="second")).check()
 

@@ -63,6 +63,7 @@ from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.files.tables import Table
 from airflow_kcr.sinks.iceberg import partitions
 from airflow_kcr.sinks.tables.owned import folder_of
+from airflow_kcr.spec import SinkKind
 from tests.support.driver import GROUP, Driver
 from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
@@ -70,7 +71,7 @@ from tests.support.lake import Lake
 from tests.support.members import Lend, Live, Process
 from tests.support.spark_executors import application_settings, executors
 from tests.support.spark_gated_pipeline import CONF
-from tests.support.table_files import NAME, DeltaFolder, Owned, Warehouse, warehouse
+from tests.support.table_files import NAME, DeltaFolder, Owned, Warehouse, declared, warehouse
 from tests.support.tied import start_standalone
 
 if TYPE_CHECKING:
@@ -382,8 +383,16 @@ def test_rows_that_spark_marks_as_deleted_in_place_are_taken_out_with_the_others
 def test_columns_that_do_not_fit_are_refused_before_a_file_is_written(
     with_value: Callable[[bool], TableLake], columns: dict[str, str], said: str
 ) -> None:
+    one = with_value(True)
     with pytest.raises(SinkError, match=said):
-        with_value(True).made(**columns)
+        one.made(**columns)
+    kind = SinkKind.DELTA if isinstance(one.owned, DeltaFolder) else SinkKind.ICEBERG
+    sink = declared(one.owned, kind, one.driver.region.region_id)
+    table = sink.table(one.spark, Folder(one.spark, sink.target.path))
+    table.check()
+    rows = one.spark.sql(f"SELECT {', '.join(['1 AS kcr_partition', *(f'{v} AS {k}' for k, v in columns.items())])}")
+    with pytest.raises(SinkError, match=rf"^sink out of group g \(groups\[0\]\.sinks\.out\.table\): .*{said}"):
+        table.as_stored(rows, "batch")
 
 
 def test_a_required_column_takes_values_and_no_null(with_value: Callable[[bool], TableLake]) -> None:

@@ -46,7 +46,9 @@ def test_a_catalog_that_never_answers_is_away_from_the_first_contact_on(
     monkeypatch.setattr(catalogs, "ANSWERS_WITHIN", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"127.0.0.1:{silent.getsockname()[1]}"
-        table = NamedTable("sink out", "lake", {n: v.format(place=place) for n, v in options.items()}, "db.delays")
+        table = NamedTable(
+            lambda _: "sink out", "lake", {n: v.format(place=place) for n, v in options.items()}, "db.delays"
+        )
         for _ in range(2):
             with pytest.raises(
                 SinkError, match=r"sink out: catalog lake has not answered for 0.2 s; check its"
@@ -72,7 +74,7 @@ def test_a_catalog_that_refuses_is_not_asked_again() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         options = {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}", "token": "secret"}
         with pytest.raises(ConfigurationError, match=r"table db.delays of catalog lake may not be read \(Forb") as told:
-            NamedTable("sink out", "lake", options, "db.delays").load()
+            NamedTable(lambda _: "sink out", "lake", options, "db.delays").load()
         assert "secret" not in str(told.value)
         server.shutdown()
 
