@@ -13,7 +13,7 @@ from hypothesis import settings
 from airflow_kcr.embedded.jars import resolve, spark_connector
 from tests.support import airflow_home, postgres, quick_spark
 from tests.support import kafka as kafka_support
-from tests.support.jar_sets import delta
+from tests.support.jar_sets import delta, iceberg
 from tests.support.kafka_cluster import KafkaCluster, start_cluster
 from tests.support.object_store import ObjectStore, object_store
 from tests.support.rest_catalog import RestServer, rest_catalog
@@ -218,3 +218,10 @@ def connector_jars() -> tuple[Path, ...]:
 def delta_jars() -> tuple[Path, ...]:
     """The jars that let Spark write Delta tables, for `spark.jars`."""
     return resolve(delta())
+
+
+@pytest.fixture(scope="session")
+def iceberg_jars() -> tuple[Path, ...]:
+    """The jars that let Spark maintain Iceberg tables, for `spark.jars`; none where there are none for this Spark."""
+    found = iceberg()
+    return () if found is None else resolve(found)

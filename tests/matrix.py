@@ -57,6 +57,7 @@ SPARK = (
     "tests/integration/spark/test_reads.py",
     "tests/integration/spark/test_engine.py",
     "tests/integration/spark/test_file_sinks.py",
+    "tests/integration/spark/test_iceberg_procedures.py",
     "tests/integration/delivery/test_on_spark.py",
 )
 EDGE = (

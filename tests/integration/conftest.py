@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(connector_jars: tuple[Path, ...], delta_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
+def spark(
+    connector_jars: tuple[Path, ...], delta_jars: tuple[Path, ...], iceberg_jars: tuple[Path, ...]
+) -> Iterator[SparkSession]:
     """The session of this worker: two cores, and a task may fail once."""
     session = open_session(
         SparkSettings(
             app_name="airflow_kcr tests",
             master="local[2,2]",
-            jars=tuple(map(str, (*connector_jars, *delta_jars, *resolve(POSTGRES_DRIVER)))),
+            jars=tuple(map(str, (*connector_jars, *delta_jars, *iceberg_jars, *resolve(POSTGRES_DRIVER)))),
             # What a cancelled or failing batch prints is part of these tests.
             log_level="OFF",
             conf={

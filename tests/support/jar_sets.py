@@ -30,6 +30,9 @@ POSTGRES_DRIVER: Final = JarSet(
     without=frozenset({"checker-qual"}),  # annotations, for its compiler only
 )
 
+ICEBERG: Final = {"4.0": "1.10.1", "4.1": "1.12.0"}
+"""The newest version of Iceberg that has a library for a line of Spark; for others there is none yet."""
+
 
 def delta() -> JarSet:
     """Return the library that Spark writes Delta tables with, without what the installed PySpark ships already."""
@@ -37,5 +40,18 @@ def delta() -> JarSet:
         name="delta",
         coordinates=f"io.delta:delta-spark_{line_of(version('pyspark'))}_2.13:4.4.0",
         variable="KCR_DELTA_JARS",
+        without=shipped(),
+    )
+
+
+def iceberg() -> JarSet | None:
+    """Return the library that Spark maintains Iceberg tables with; None: there is none for the installed PySpark."""
+    line = line_of(version("pyspark"))
+    if line not in ICEBERG:
+        return None
+    return JarSet(
+        name="iceberg-spark",
+        coordinates=f"org.apache.iceberg:iceberg-spark-runtime-{line}_2.13:{ICEBERG[line]}",
+        variable="KCR_ICEBERG_SPARK_JARS",
         without=shipped(),
     )
