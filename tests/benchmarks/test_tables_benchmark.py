@@ -1,8 +1,8 @@
 """The publication of a checkpoint in a table, beside a bare commit of as many files by the same library.
 
-The bare commit of Iceberg's reads the footers of its files, as PyIceberg's `add_files` does, without its look for
-duplicates, which reads all manifests. That of Delta's reads them too, for the statistics that its writers keep of each
-column: delta-rs has no such call.
+The bare commit of Iceberg's is PyIceberg's `add_files`, with the catalog open already: it reads the footers of its
+files, and is spared the look for duplicates, which reads all manifests. That of Delta's reads them too, for the
+statistics that its writers keep of each column: delta-rs has no such call.
 """
 
 from __future__ import annotations
@@ -128,6 +128,8 @@ STATES: dict[str, Callable[[Owned], None]] = {
 def measured(files: TableFiles, bare: TableFiles, name: str) -> tuple[list[float], list[float]]:
     """Return the seconds of publications and of bare commits, each after the other."""
     ours, theirs = list[float](), list[float]()
+    root = Path(bare.owned.location().removeprefix("file://"))
+    commit = committer(bare.owned, root)
     for number in range(ROUNDS):
         for index in range(2):
             files.process_batch(files.driver.member(index), width=100, files=FILES // 2)
@@ -137,25 +139,34 @@ def measured(files: TableFiles, bare: TableFiles, name: str) -> tuple[list[float
         tables = files.sink.publish(sequence)
         ours.append(time.monotonic() - began)
         files.driver.publish(tables)
-        root = Path(bare.owned.location().removeprefix("file://"))
         paths = [f"bare/{name[-5:]}{number}-{place}.parquet" for place in range(FILES)]
         for path in paths:
             put(root / path, [("t", 0, offset) for offset in range(7)], path)
         began = time.monotonic()
-        commit(bare.owned, root, paths)
+        commit(paths)
         theirs.append(time.monotonic() - began)
     return ours, theirs
 
 
-def commit(owned: Owned, root: Path, paths: Sequence[str]) -> None:
-    """Add files with nothing but the format's library."""
+def committer(owned: Owned, root: Path) -> Callable[[Sequence[str]], None]:
+    """Return what adds files with nothing but the format's library; its catalog is open, as a member's is."""
     if isinstance(owned, Warehouse):
-        owned.table().add_files([f"{root.as_uri()}/{path}" for path in paths], check_duplicate_files=False)
-        return
+        catalog, name = owned.catalog(), owned.name
+
+        def add(paths: Sequence[str]) -> None:
+            uris = [f"{root.as_uri()}/{path}" for path in paths]
+            catalog.load_table(name).add_files(uris, check_duplicate_files=False)
+
+        return add
     assert isinstance(owned, DeltaFolder)
-    table = owned.table()
-    adds = [AddAction(path, 1_000, {}, now(), True, statistics(root / path)) for path in paths]
-    table.create_write_transaction([*adds], "append", table.schema(), [])
+    load = owned.table
+
+    def append(paths: Sequence[str]) -> None:
+        table = load()
+        adds = [AddAction(path, 1_000, {}, now(), True, statistics(root / path)) for path in paths]
+        table.create_write_transaction([*adds], "append", table.schema(), [])
+
+    return append
 
 
 def statistics(file: Path) -> str:
@@ -198,8 +209,9 @@ def bare_commit(files: TableFiles, name: str) -> float:
     paths = [f"bare/{name}-{place}.parquet" for place in range(2)]
     for path in paths:
         put(root / path, [("t", 0, offset) for offset in range(7)], path)
+    commit = committer(files.owned, root)
     began = time.monotonic()
-    commit(files.owned, root, paths)
+    commit(paths)
     return time.monotonic() - began
 
 
