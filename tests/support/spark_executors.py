@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import psutil
 
@@ -42,14 +40,6 @@ def kill_executor(cluster: StandaloneCluster) -> int:
     pid = executors(cluster)[0]
     os.kill(pid, signal.SIGKILL)
     return pid
-
-
-def end_application(cluster: StandaloneCluster, application: str) -> None:
-    """Have the master end an application, as its page does."""
-    line = psutil.Process(cluster.children[0].pid).cmdline()
-    page = f"http://127.0.0.1:{line[line.index('--webui-port') + 1]}/app/kill/"
-    with urlopen(page, urlencode({"id": application, "terminate": "true"}).encode(), timeout=30):
-        return
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
