@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
-from airflow_kcr.api.regions import Clusters
+from airflow_kcr.api.regions import Cluster, Clusters
 from airflow_kcr.api.validation import noted
 from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError, KcrError
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.log_checks import is_strange_commit, strange_commit
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import lookup, lost_logs, timelines
+from airflow_kcr.protocol.region import first_starts, lookup, lost_logs, timelines
 from airflow_kcr.protocol.region.commands import ReportReadBack
 from airflow_kcr.protocol.region.lag import NO_SAMPLE, LagFinding
-from airflow_kcr.protocol.region.rows import RestorePoint
+from airflow_kcr.protocol.region.rows import InitialOffset, RestorePoint
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.rules import Assignor, GroupRules
+from airflow_kcr.protocol.rules import COMMITTED, Assignor, GroupRules
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     GroupId,
@@ -34,6 +34,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.runtime.leases import CommitNote
+from airflow_kcr.runtime.positions import bounds_and_times
 from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore
 
@@ -269,6 +270,26 @@ def _comparison(
         log_end=None if bounds is None else bounds.end,
         is_recreated=bounds is not None and timelines.is_recreated(topic_id, bounds.topic_id),
     )
+
+
+def begins(cluster: Cluster, group: GroupRules, now: datetime) -> dict[GroupPartition, InitialOffset]:
+    """Return where the spec's `start` has the partitions of a group begin, as members that meet them would find it.
+
+    Args:
+        cluster: the group's.
+        group: its rules.
+        now: the store's clock, from which durations count back.
+
+    Raises:
+        BrokerUnavailable, CredentialsRefused: the cluster does not answer, or refuses.
+    """
+    partitions = group.partitions(cluster.logs.topics(group.topics))
+    # What was committed was in the log before, and the log only grows.
+    held = cluster.committed(group.group_id, partitions) if group.start == COMMITTED else {}
+    bounds, answers = bounds_and_times(cluster.logs, partitions, group.start.time_needed(now))
+    committed = {p: row.offset for p, row in held.items()}
+    view = LogView(bounds=bounds, answers=answers, committed=committed, read_at=now)
+    return first_starts.initial({p: group.start.entry(p, view) for p in bounds}, bounds)
 
 
 # A checkpoint's offsets are committed to Kafka from outside, if no member can commit them.

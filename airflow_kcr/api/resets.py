@@ -14,18 +14,18 @@ from typing import Final
 
 from airflow_kcr.api import reset_plans, reset_views, waiting
 from airflow_kcr.api.checkpoints import reach_of
-from airflow_kcr.api.partitions import commit
+from airflow_kcr.api.partitions import begins, commit
 from airflow_kcr.api.regions import Clusters, Handle
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, GroupNotEmpty, InvalidTarget
 from airflow_kcr.goals import ResetFinished
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.offsets import SeekEntry
 from airflow_kcr.protocol.region import first_starts, lookup, plans
 from airflow_kcr.protocol.region.archive import ATTEMPTS
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer
 from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import (
+    InitialOffset,
     PersonReset,
     PersonResetState,
     RegionState,
@@ -35,7 +35,6 @@ from airflow_kcr.protocol.region.rows import (
     ResetRequest,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.rules import COMMITTED
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Target
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, RequestId, few
@@ -266,19 +265,11 @@ def _met(
     if not first_starts.is_open(region):
         return region, {}
     spec = stored_spec(region.spec.text)
-    logs: dict[GroupPartition, LogBounds] = {}
-    places: dict[GroupPartition, SeekEntry] = {}
+    found: dict[GroupPartition, InitialOffset] = {}
     for group, rules in sorted(region.rules.groups.items()):
         with clusters(spec, group) as cluster:
-            partitions = rules.partitions(cluster.logs.topics(rules.topics))
-            # What was committed was in the log before, and the log only grows.
-            held = cluster.committed(group, partitions) if rules.start == COMMITTED else {}
-            bounds, answers = bounds_and_times(cluster.logs, partitions, rules.start.time_needed(now))
-        committed = {p: row.offset for p, row in held.items()}
-        view = LogView(bounds=bounds, answers=answers, committed=committed, read_at=now)
-        places |= {p: rules.start.entry(p, view) for p in bounds}
-        logs |= bounds
-    return first_starts.met(region, now, logs, places), logs
+            found |= begins(cluster, rules, now)
+    return first_starts.met(region, now, found), {p: initial.bounds for p, initial in found.items()}
 
 
 def _resolved(

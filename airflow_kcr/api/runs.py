@@ -14,13 +14,16 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.api import partitions
-from airflow_kcr.api.regions import Handle
+from airflow_kcr.api.regions import Cluster, Handle
+from airflow_kcr.api.validation import noted
+from airflow_kcr.errors import GroupNotEmpty
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import boundaries, timelines
-from airflow_kcr.protocol.region.commands import CompleteAtRest, PublishCheckpoint, Run
-from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, RegionState
+from airflow_kcr.protocol.region.commands import CompleteAtRest, PublishCheckpoint, ReportClusters, Run
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, InitialOffset, RegionState
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, RequestId
+from airflow_kcr.protocol.rules import GroupRules
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RequestId
 from airflow_kcr.spec import RegionSpec, stored_spec
 
 _PERIOD: Final = timedelta(milliseconds=250)
@@ -35,7 +38,11 @@ class LogsUntil:
     """The logs of a region's groups, and where a boundary falls in them, as far as that can be known by now."""
 
     logs: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)
+    """None, where members have to look at a group."""
+
     found: Mapping[GroupPartition, BoundaryOffset] = field(default_factory=dict)
+    begins: Mapping[GroupPartition, InitialOffset] = field(default_factory=dict)
+    """Of a region that has never run."""
 
 
 NOT_READ: Final = LogsUntil()
@@ -60,6 +67,8 @@ class RegionRun:
         self._handle, self._until, self._allow_inexact = handle, until, allow_inexact
         self._boundary: datetime | None = until
         self._seen: LogsUntil | None = None
+        self._begins: dict[GroupPartition, InitialOffset] = {}
+        self._free: dict[GroupId, bool] = {}
 
     def is_done_at_rest(self) -> bool:
         """Return whether the run is done, which one is at once that has nothing to read; else members are needed.
@@ -67,6 +76,7 @@ class RegionRun:
         Raises:
             RegionInState, CheckpointRefused: as `runs.start` of the protocol.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+            OtherCluster: one is another than the region knows.
             GroupNotEmpty: nothing was to be read, and a foreign consumer is in a group that is to be told so.
         """
         region, boundary = self._read()
@@ -76,7 +86,7 @@ class RegionRun:
         if not shows_checkpoints:
             self._look(spec, region, boundary)
         seen = self._seen or NOT_READ
-        complete = CompleteAtRest(run=self._run(boundary), logs=seen.logs)
+        complete = CompleteAtRest(run=self._run(boundary), logs=seen.logs, begins=seen.begins)
         if not self._handle.store.handle(self._handle.name, complete):
             return False
         return self._settled(shows_checkpoints=shows_checkpoints)
@@ -141,7 +151,7 @@ class RegionRun:
                 return
             seen = self._logs(spec, region, boundary, now)
             is_found = seen.found.keys() == seen.logs.keys()
-            if is_found or now >= boundary + grace or not _has_nothing_new(region, seen.logs):
+            if is_found or now >= boundary + grace or not _has_nothing_new(region, seen):
                 self._seen = seen
             else:
                 threading.Event().wait(min(_PERIOD, boundary + grace - now).total_seconds())
@@ -152,6 +162,13 @@ class RegionRun:
         found: dict[GroupPartition, BoundaryOffset] = {}
         for group, rules in sorted(region.rules.groups.items()):
             with self._handle.clusters(spec, group) as cluster:
+                if group not in self._free:
+                    self._free[group] = _is_free(region, cluster, rules)
+                    if region.restore_point is None:
+                        told = ReportClusters(found={group: cluster.logs.cluster_id()})
+                        self._handle.store.handle(self._handle.name, told)
+                        # Once: `latest` is where the log ended when the run came.
+                        self._begins |= partitions.begins(cluster, rules, now)
                 wanted = rules.partitions(cluster.logs.topics(rules.topics))
                 if self._until is None:
                     bounds = cluster.logs.bounds(wanted)
@@ -171,7 +188,7 @@ class RegionRun:
                         )
                         found |= {} if row is None else {partition: row}
             logs |= bounds
-        return LogsUntil(logs=logs, found=found)
+        return LogsUntil(logs=logs if all(self._free.values()) else {}, found=found, begins=self._begins)
 
     def _settled(self, *, shows_checkpoints: bool) -> bool:
         """Return whether the run's checkpoint is published and Kafka's, after doing what no member does any more."""
@@ -190,5 +207,25 @@ class RegionRun:
         return True
 
 
-def _has_nothing_new(region: Region, logs: Mapping[GroupPartition, LogBounds]) -> bool:
-    return all((claim := region.claims.get(p)) is not None and claim.resume == log.end for p, log in logs.items())
+def _is_free(region: Region, cluster: Cluster, group: GroupRules) -> bool:
+    """Whether nothing is in the way of a checkpoint without members, who find out as they start what is.
+
+    Of a group that goes on that is a store which was restored; of one that begins also its topics and readers.
+    """
+    notes = noted(region, cluster.committed(group.group_id, None))
+    if any(number >= region.next_sequence for number in notes.values()):
+        return False
+    if region.restore_point is not None:
+        return True
+    topics = cluster.logs.topics(group.topics)
+    try:
+        cluster.require_empty(group.group_id)
+    except GroupNotEmpty:
+        return False
+    return all(topic in topics for topic in group.topics)
+
+
+def _has_nothing_new(region: Region, seen: LogsUntil) -> bool:
+    places = {p: row.offset for p, row in seen.begins.items()}
+    places |= {p: claim.resume for p, claim in region.claims.items() if claim.resume is not None}
+    return bool(seen.logs) and all(places.get(p) == log.end for p, log in seen.logs.items())

@@ -125,7 +125,11 @@ class FakeCluster:
 
     def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
         wanted = [p for p in self.held if p.group == group] if partitions is None else self._partitions(partitions)
-        return {p: CommittedOffset(offset=Offset(self.held[p])) for p in wanted if p in self.held}
+        return {
+            p: CommittedOffset(offset=Offset(self.held[p]), metadata=self.notes.get(p, ""))
+            for p in wanted
+            if p in self.held
+        }
 
     def first_records(self, places: Mapping[GroupPartition, Offset]) -> dict[GroupPartition, TimeAnswer]:
         return {p: self.firsts[p.partition] for p in places if p.partition in self.firsts}

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Invariant, LatestAttempt, Moment, OpenCheckpoint
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekSource
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekMap, SeekSource
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, RequestId
 
@@ -50,8 +50,10 @@ class Complete(Invariant):
                 self.add(f"{member} contributed to checkpoint {sequence}, which was never opened", event.number)
 
     def _rest(self, moment: Moment, number: EventNumber, body: events.CheckpointCompleted) -> None:
-        before = None if moment.restore_point is None else moment.kept.get(moment.restore_point)
-        if before is None or before.offsets != body.offsets:
+        point, attempt = moment.restore_point, moment.attempt
+        before = None if point is None else moment.kept.get(point)
+        begins = EMPTY if attempt is None else SeekMap(attempt.seek).offsets
+        if body.offsets != (begins if before is None else before.offsets):
             self.add(f"checkpoint {body.sequence} has no participant, and is not where the restore point is", number)
 
     def _parts(self, number: EventNumber, checkpoint: OpenCheckpoint, body: events.CheckpointCompleted) -> None:

@@ -515,6 +515,9 @@ class CompleteAtRest(Command[bool]):
     logs: Mapping[GroupPartition, LogBounds]
     """Every log of the topics that the groups read, as read before the boundary was looked for."""
 
+    begins: Mapping[GroupPartition, rows.InitialOffset] = field(default_factory=dict)
+    """Of a region that has never run: where the spec's `start` has its partitions begin; none: only members can say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishCheckpoint(Command[Region]):

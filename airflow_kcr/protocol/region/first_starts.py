@@ -1,8 +1,9 @@
-"""Partitions of a region that has never run: a person says where they begin, before a member has met them.
+"""Partitions of a region that has never run: where they begin is said before a member has met them.
 
-Else the first owner of each partition resolves the group's start position. A reset of the stopped region does it for
-all of them at once, from what its caller has read of the logs: each place in its seek map is that partition's initial
-offset, stored in the transaction that accepts the reset.
+Else the first owner of each partition resolves the group's start position. A person's reset of the stopped region does
+it for all of them at once, from what its caller has read of the logs: each place in its seek map is that partition's
+initial offset, stored in the transaction that accepts the reset. So does a first run that has nothing to read, with the
+group's start positions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import datetime
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry
 from airflow_kcr.protocol.region import resets, rows
-from airflow_kcr.protocol.region.state import InitialKey, Region, put
+from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.values import GroupPartition, replace
 
 
@@ -22,34 +23,44 @@ def is_open(region: Region) -> bool:
     return region.state is rows.RegionState.STOPPED and not region.initialised
 
 
-def met(
-    region: Region, now: datetime, logs: Mapping[GroupPartition, LogBounds], places: Mapping[GroupPartition, SeekEntry]
-) -> Region:
-    """Return a region that has never run, with the partitions of these logs and where each begins.
+def initial(
+    places: Mapping[GroupPartition, SeekEntry], logs: Mapping[GroupPartition, LogBounds]
+) -> dict[GroupPartition, rows.InitialOffset]:
+    """Return where partitions begin, of those that have a place and a log.
+
+    Args:
+        places: inside their logs.
+        logs: as read.
+    """
+    return {
+        p: rows.InitialOffset(offset=entry.offset, source=str(entry.source), bounds=logs[p])
+        for p, entry in sorted(places.items())
+        if p in logs and entry.offset is not None
+    }
+
+
+def met(region: Region, now: datetime, begins: Mapping[GroupPartition, rows.InitialOffset]) -> Region:
+    """Return a region that has never run, with these partitions of its topics and where each begins.
 
     Those that it knows already keep their initial offset.
 
     Args:
         region: any; another one is returned as it is.
         now: the store's clock.
-        logs: every log of its topics, as just read.
-        places: where they begin, inside their logs; what they lack stays unknown.
+        begins: where they begin, in their logs as just read; what it lacks stays unknown.
     """
     if not is_open(region):
         return region
     known = region.universe()
-    begins = {p: o for p, entry in sorted(places.items()) if (o := entry.offset) is not None and p in logs}
-    fresh = {p: logs[p] for p in begins if p not in known and region.rules.subscribes(p.group, p.topic)}
+    fresh = {p: row for p, row in begins.items() if p not in known and region.rules.subscribes(p.group, p.topic)}
     if not fresh:
         return region
     claims = {
-        p: replace(region.claim_of(p), topic_id=log.topic_id, leader_epoch=log.leader_epoch) for p, log in fresh.items()
+        p: replace(region.claim_of(p), topic_id=row.bounds.topic_id, leader_epoch=row.bounds.leader_epoch)
+        for p, row in fresh.items()
     }
-    initial: dict[InitialKey, rows.InitialOffset] = {
-        (p, log.topic_id): rows.InitialOffset(offset=begins[p], source=str(places[p].source), bounds=log)
-        for p, log in fresh.items()
-    }
-    return replace(region, claims=put(region.claims, claims)).with_initial(now, initial)
+    stored = {(p, row.bounds.topic_id): row for p, row in fresh.items()}
+    return replace(region, claims=put(region.claims, claims)).with_initial(now, stored)
 
 
 def reached(region: Region) -> OffsetMap:

@@ -92,7 +92,7 @@ def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
     if command.approved_digest:
         reset = _approved(region, reset, command.approved_digest)
     if command.resolved is not None:
-        region = first_starts.met(region, now, command.logs, command.resolved)
+        region = first_starts.met(region, now, first_starts.initial(command.resolved, command.logs))
     lookup.require_usable(region, now, reset)
     if region.state in {rows.RegionState.HALTED, rows.RegionState.STARTING} and not reset.forced:
         raise errors.RegionInState(

@@ -13,9 +13,19 @@ from datetime import datetime
 from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import boundaries, checkpoints, completion, lifecycle, requests, rows, timelines
+from airflow_kcr.protocol.region import (
+    boundaries,
+    checkpoints,
+    completion,
+    first_starts,
+    lifecycle,
+    requests,
+    resets,
+    rows,
+    timelines,
+)
 from airflow_kcr.protocol.region.commands import CompleteAtRest, RequestCheckpoint, Run
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.state import NO_SEEK, Region
 from airflow_kcr.protocol.values import GroupPartition, format_instant, replace
 
 
@@ -46,7 +56,8 @@ def start(region: Region, now: datetime, run: Run) -> Region:
 def complete_at_rest(region: Region, now: datetime, command: CompleteAtRest) -> Region:
     """Return the region with a run's checkpoint complete, where it rests and has nothing to read; else as it was.
 
-    Where earlier boundaries are caught up with, members make their checkpoints.
+    A region that has never run rests where it begins. Where earlier boundaries are caught up with, members make their
+    checkpoints.
 
     Raises:
         RegionInState, CheckpointRefused: as for `start`.
@@ -57,8 +68,16 @@ def complete_at_rest(region: Region, now: datetime, command: CompleteAtRest) -> 
     _require_possible(region, now, run)
     if boundaries.catches_up(region, run.boundary):
         return region
-    located = boundaries.located(region, now, run.boundary, run.found)
-    return _completed(located, now, _request(run)) if is_at_rest(located, run.boundary, command.logs) else region
+    is_first = region.restore_point is None
+    if not is_first and not _has_shown_all(region):
+        return region
+    begun = _begun(region, now, command) if is_first else region
+    located = boundaries.located(begun, now, run.boundary, run.found)
+    if not _has_nothing_to_read(located, run.boundary, command.logs):
+        return region
+    if not run.allow_inexact and boundaries.overshoot(located, run.boundary, located.universe()):
+        return region  # it would begin past the boundary, which is refused of its members
+    return _completed(located, now, _request(run))
 
 
 def is_complete(region: Region, request_id: values.RequestId) -> bool:
@@ -141,23 +160,41 @@ def _require_left(region: Region, now: datetime) -> None:
         )
 
 
-def is_at_rest(region: Region, boundary: datetime, logs: Mapping[GroupPartition, LogBounds]) -> bool:
-    """Whether a stopped region is at its newest checkpoint, which has all that is to be read up to a boundary.
+def _begun(region: Region, now: datetime, command: CompleteAtRest) -> Region:
+    """Return a region that has never run, stopped where it begins, in its first timeline.
+
+    So the start of its members would leave it. No sink is told: none has output of it, and its next start tells them.
+    """
+    region = first_starts.met(region, now, command.begins)
+    opened = resets.open_timeline(region, now, rows.ResetCause.START, NO_SEEK, command.run.requester.who)
+    return resets.done_stopped(opened, now)
+
+
+def _has_shown_all(region: Region) -> bool:
+    """Whether a region is at its newest checkpoint, and the sinks show that."""
+    checkpoint = region.restore_checkpoint
+    return (
+        checkpoint is not None
+        and checkpoint.timeline == region.timeline
+        and checkpoint.state is rows.CheckpointState.PUBLISHED
+    )
+
+
+def _has_nothing_to_read(region: Region, boundary: datetime, logs: Mapping[GroupPartition, LogBounds]) -> bool:
+    """Whether the restore point of a stopped region has all that is to be read up to a boundary.
 
     Args:
         region: the region.
         boundary: the instant; its offsets are stored.
         logs: every log of the topics that its groups read, as read now.
     """
-    checkpoint, partitions = region.restore_checkpoint, region.universe()
+    partitions = region.universe()
     return (
         region.state is rows.RegionState.STOPPED
-        and checkpoint is not None
-        and checkpoint.timeline == region.timeline
-        and checkpoint.state is rows.CheckpointState.PUBLISHED
         and region.next_spec is None
         and not region.absent()
-        and logs.keys() == partitions == region.offsets[checkpoint.sequence].keys()
+        and bool(partitions)
+        and logs.keys() == partitions == region.restore_point_offsets().keys()
         and all(
             _rests(region, region.claims[p], boundaries.boundary_offset(region, p, boundary), logs[p])
             for p in partitions

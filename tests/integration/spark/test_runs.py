@@ -33,7 +33,12 @@ def test_each_run_has_the_records_of_its_interval_and_can_be_recomputed(runs: Re
     hour = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
     runs.fill("first", hour - timedelta(minutes=1))
     runs.fill("second", hour + timedelta(minutes=1))
+    # The first run has no record before its end, and finds that out without Spark.
+    begun = runs.run("--until", (hour - timedelta(hours=1)).isoformat(), spark=NO_SPARK)
+    assert (begun["state"], begun["checkpoint"], begun["inexact"]) == ("answered", "published", False)
+    assert runs.at_rest()
     first = runs.run("--until", hour.isoformat(), "--request-id", "one")
+    assert first["sequence"] != begun["sequence"]
     assert (first["state"], first["checkpoint"], first["inexact"]) == ("answered", "published", False)
     assert runs.rows() == all_of("first")
     assert runs.at_rest()

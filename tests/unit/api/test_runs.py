@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.errors import CheckpointRefused, ConfigurationError, GroupNotEmpty, RegionInState
-from airflow_kcr.protocol.region.commands import Renew, Run
+from airflow_kcr.errors import CheckpointRefused, ConfigurationError, GroupNotEmpty, OtherCluster, RegionInState
+from airflow_kcr.protocol.observations import TimeAnswer
+from airflow_kcr.protocol.region.commands import Renew, ReportClusters, Run
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, RegionState
-from airflow_kcr.protocol.values import RequestId
+from airflow_kcr.protocol.values import ClusterId, Epoch, GroupId, GroupPartition, RequestId, Timeline, TopicName
+from airflow_kcr.runtime.leases import CommitNote
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.scripts import carried_out
@@ -105,6 +108,121 @@ def test_a_sink_that_shows_checkpoints_has_to_show_an_empty_one_too(database_url
         rested(driver)
         cluster.is_away = True
         assert not of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
+
+
+def note_later(driver: Driver, cluster: FakeCluster) -> None:
+    """Have Kafka hold what the region committed before its store was restored."""
+    region, place = driver.region, driver.partition(0)
+    note = CommitNote(
+        region=region.name,
+        region_id=region.region_id,
+        timeline=Timeline(1),
+        sequence=region.next_sequence,
+        epoch=Epoch(1),
+    )
+    cluster.held, cluster.notes = {place: 10}, {place: note.text()}
+
+
+def test_a_store_that_was_restored_is_its_members_to_find(driver: Driver, cluster: FakeCluster) -> None:
+    note_later(driver, cluster)
+    counter, (_, now) = driver.region.counter, driver.store.read(driver.name)
+    assert not of(driver, cluster).prepared_run(now, request_id="r").is_done_at_rest()
+    assert driver.region.counter == counter
+    assert driver.store.read(driver.name)[1] < now + driver.region.rules.checkpoint.grace, "it did not wait"
+
+
+@pytest.fixture
+def fresh(database_url: str) -> Iterator[Driver]:
+    """A region that has never run."""
+    with live_region(database_url) as driver:
+        yield driver
+
+
+def test_the_first_run_rests_where_the_region_begins(fresh: Driver, cluster: FakeCluster) -> None:
+    cluster.starts = dict.fromkeys(range(4), 10)
+    _, now = fresh.store.read(fresh.name)
+    assert of(fresh, cluster).prepared_run(now, request_id="r").is_done_at_rest()
+    row = newest(fresh)
+    assert (row.boundary, row.committed, row.published_at is not None) == (now, Committed.YES, True)
+    assert sorted(cluster.held.values()) == list(fresh.region.offsets[row.sequence].values()) == [10] * 4
+    assert fresh.region.state is RegionState.STOPPED
+    assert of(fresh, cluster).prepared_run(request_id="r2").is_done_at_rest()
+    assert newest(fresh).previous == row.sequence
+
+
+def test_the_first_run_of_a_region_that_begins_at_the_end_has_nothing_to_read(
+    database_url: str, cluster: FakeCluster
+) -> None:
+    with live_region(database_url, SPEC.replace("pipeline:", "start: latest, pipeline:", 1)) as driver:
+        cluster.cluster = ClusterId("one")
+        assert of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
+        assert list(driver.region.initial_offsets().values()) == [10] * 4
+        assert driver.region.clusters == {GroupId("g"): ClusterId("one")}
+
+
+def test_a_killed_first_run_is_finished_by_its_next_try(fresh: Driver, cluster: FakeCluster) -> None:
+    cluster.starts = dict.fromkeys(range(4), 10)
+    killed = of(fresh, cluster).prepared_run(request_id="r")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(killed, "_settled", lambda **_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            killed.is_done_at_rest()
+    assert newest(fresh).published_at is None
+    assert of(fresh, cluster).prepared_run(request_id="r").is_done_at_rest()
+    assert (newest(fresh).published_at is not None, newest(fresh).committed) == (True, Committed.YES)
+
+
+class Filling(FakeCluster):
+    """A cluster to which a record comes in each partition after the first look at it."""
+
+    def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
+        answers = super().first_at_or_after(instants)
+        self.ends = dict.fromkeys(range(4), 11)
+        return answers
+
+
+def test_what_comes_while_a_first_run_waits_is_not_stepped_over(database_url: str) -> None:
+    filling = Filling(ends=dict.fromkeys(range(4), 10))
+    with live_region(database_url, SPEC.replace("pipeline:", "start: latest, pipeline:", 1)) as driver:
+        _, now = driver.store.read(driver.name)
+        assert not of(driver, filling).prepared_run(now, request_id="r").is_done_at_rest()
+
+
+MISSING = {
+    "a topic is missing": SPEC.replace("topics: [t]", "topics: [t, u]"),
+    "a group has no topic": SPEC.replace(
+        "timeouts:", "  - {group_id: h, topics: [u], pipeline: 'jobs.flights:count'}\ntimeouts:"
+    ),
+}
+IN_THE_WAY = ("records", "a stranger", "no topic", *MISSING, "a note of a later run")
+
+
+@pytest.mark.parametrize("reason", IN_THE_WAY)
+def test_what_is_in_the_way_of_a_first_run_is_its_members_to_find(
+    database_url: str, cluster: FakeCluster, reason: str
+) -> None:
+    with live_region(database_url, MISSING.get(reason, SPEC)) as driver:
+        cluster.starts = dict.fromkeys(range(4), 9 if reason == "records" else 10)
+        if reason == "a stranger":
+            cluster.inside = "a stranger"
+        elif reason == "no topic":
+            cluster.counts = {TopicName("other"): 1}
+        elif reason == "a note of a later run":
+            note_later(driver, cluster)
+        before = driver.region
+        assert not of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
+        assert driver.region == before
+
+
+def test_a_first_run_on_another_cluster_is_refused(fresh: Driver, cluster: FakeCluster) -> None:
+    cluster.starts, cluster.cluster = dict.fromkeys(range(4), 10), ClusterId("one")
+    fresh.handle(ReportClusters(found={GroupId("g"): ClusterId("another")}))
+    before = fresh.region
+    with pytest.raises(OtherCluster):
+        of(fresh, cluster).prepared_run(request_id="r").is_done_at_rest()
+    assert fresh.region == before
+    cluster.cluster = ClusterId("another")
+    assert of(fresh, cluster).prepared_run(request_id="r").is_done_at_rest()
 
 
 def test_what_is_yet_to_come_asks_nothing_of_kafka(driver: Driver, cluster: FakeCluster) -> None:

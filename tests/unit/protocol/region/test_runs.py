@@ -9,8 +9,16 @@ from airflow_kcr.errors import BatchRefused, CheckpointRefused, RegionInState
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import batches, boundaries, commands, events, rows
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
-from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, GroupPartition, Offset, RequestId, replace
+from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    DesiredState,
+    GroupPartition,
+    Offset,
+    RequestId,
+    TopicId,
+    replace,
+)
 from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, START, STOP, Driver, group_rules
 from tests.support.judging import causes, checkpoint_of, happened, judge, positions, state, stops
@@ -35,6 +43,25 @@ def run(
     if driver.store.handle(driver.name, complete):
         return driver.region.requests[wanted.request_id]
     return driver.store.handle(driver.name, wanted)
+
+
+def at_beginning(
+    driver: Driver, until: datetime, *, at: int, begins: Mapping[GroupPartition, int], allow_inexact: bool = False
+) -> commands.CompleteAtRest:
+    """Return what asks for the first run of a region of which it is known where it begins."""
+    return commands.CompleteAtRest(
+        run=commands.Run(
+            request_id=RequestId("r1"),
+            boundary=until,
+            allow_inexact=allow_inexact,
+            found={p: rows.BoundaryOffset(offset=Offset(at)) for p in driver.logs},
+        ),
+        logs=driver.logs,
+        begins={
+            p: rows.InitialOffset(offset=Offset(o), source="start_position", bounds=driver.logs[p])
+            for p, o in begins.items()
+        },
+    )
 
 
 def late(hours: float = 2) -> Driver:
@@ -245,6 +272,83 @@ def test_nothing_to_read_is_a_checkpoint_at_once_without_a_member() -> None:
     driver.publish()
     done(driver, "r3", 3, at=20)
     assert positions(driver) == [20, 20, 20, 20]
+    judge(driver)
+
+
+def test_a_first_run_with_nothing_to_read_is_what_its_members_would_have_made_of_it() -> None:
+    by_members, driver = late(4), late(4)
+    sequence = done(by_members, at=0)
+    assert driver.handle(at_beginning(driver, boundary(1), at=0, begins=dict.fromkeys(driver.logs, 0)))
+    driver.publish()
+    theirs, ours = by_members.region, driver.region
+    for name in ("state", "desired_state", "epoch", "timeline", "restore_point", "next_sequence", "next_boundary"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.initialised
+    assert (ours.initial, ours.offsets, ours.aligned) == (theirs.initial, theirs.offsets, theirs.aligned)
+    assert {p: c.resume for p, c in ours.claims.items()} == {p: c.resume for p, c in theirs.claims.items()}
+    row, members_row = ours.checkpoints[sequence], theirs.checkpoints[sequence]
+    assert row == replace(
+        members_row,
+        participants={},
+        opened_at=row.opened_at,
+        finished_at=row.finished_at,
+        published_at=row.published_at,
+        committed=rows.Committed.PENDING,
+        commit_deadline=row.commit_deadline,
+    )
+    (opening,) = happened(driver, events.ResetBegun)
+    assert (opening.cause, opening.opens_timeline, opening.seek.offsets) == (
+        rows.ResetCause.START,
+        True,
+        ours.offsets[sequence],
+    )
+    # What comes then is read from there, by members of the same timeline.
+    done(driver, "r2", 2, at=10)
+    assert (positions(driver), driver.region.timeline) == ([10, 10, 10, 10], row.timeline)
+    judge(driver)
+
+
+@pytest.mark.parametrize(
+    "reason", ["records", "past", "not known", "partly known", "a topic made anew", "no topic", "started", "reset"]
+)
+def test_a_first_run_that_has_something_to_do_is_its_members_and_changes_nothing(reason: str) -> None:
+    driver = late(4)
+    places, at = dict.fromkeys(driver.logs, 0), 0
+    if reason == "records":
+        at = 1
+    elif reason == "past":
+        places = dict.fromkeys(driver.logs, 1)
+    elif reason == "not known":
+        places = {}
+    elif reason == "partly known":
+        del places[driver.partition(0)]
+    elif reason == "no topic":
+        places = {}
+        driver.logs.clear()
+    elif reason == "started":
+        driver.handle(START)
+        driver.handle(commands.KillRegion())
+    else:
+        done(driver)
+        driver.handle(START)
+        all_join(driver)
+        rewind(driver, ToInitial())
+        all_crash(driver)
+        driver.handle(STOP)
+    before, command = driver.region, at_beginning(driver, boundary(3), at=at, begins=places)
+    if reason == "a topic made anew":
+        logs = {p: replace(log, topic_id=TopicId("another")) for p, log in driver.logs.items()}
+        command = replace(command, logs=logs)
+    assert not driver.handle(command)
+    assert driver.region == before
+
+
+def test_a_first_run_that_begins_past_its_boundary_may_be_inexact_and_says_so() -> None:
+    driver = late(4)
+    places = dict.fromkeys(driver.logs, 1)
+    assert driver.handle(at_beginning(driver, boundary(1), at=0, begins=places, allow_inexact=True))
+    (row,) = driver.region.checkpoints.values()
+    assert set(row.inexact.values()) == {"at 1, past the boundary's offset 0"}
     judge(driver)
 
 
