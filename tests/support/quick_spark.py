@@ -94,7 +94,7 @@ def _make(made: Path) -> None:
     with TemporaryDirectory() as folder:
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", _LIVES, folder],
-            env={**os.environ, DRIVERS: " ".join(dumps)},
+            env={**os.environ, DRIVERS: " ".join(dumps), "PYSPARK_PYTHON": sys.executable},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
