@@ -204,7 +204,12 @@ class Region:
         )
 
     def prepared_run(
-        self, until: datetime | None = None, *, request_id: str | None = None, allow_inexact: bool = False
+        self,
+        until: datetime | None = None,
+        *,
+        request_id: str | None = None,
+        allow_inexact: bool = False,
+        show: runs.Show | None = None,
     ) -> runs.RegionRun:
         """Return a run of which nothing was asked yet, for a process that starts the members itself.
 
@@ -212,10 +217,11 @@ class Region:
             until: as for `run`, and so the others.
             request_id: as for `run`.
             allow_inexact: as for `run`.
+            show: shows a checkpoint in the sinks, where nothing was to be read; None: members do.
         """
         boundary = None if until is None else values.instant_of("until", until)
         name = values.RequestId(request_id or f"run:{uuid.uuid4()}")
-        return runs.RegionRun(self._handle, boundary, name, allow_inexact=allow_inexact)
+        return runs.RegionRun(self._handle, boundary, name, allow_inexact=allow_inexact, show=show)
 
     def run(
         self, until: datetime | None = None, *, request_id: str | None = None, allow_inexact: bool = False

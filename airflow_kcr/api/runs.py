@@ -7,24 +7,37 @@ Kafka is told its offsets again, or the group's would be forgotten after a week 
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from airflow_kcr.api import partitions
 from airflow_kcr.api.regions import Cluster, Handle
 from airflow_kcr.api.validation import noted
-from airflow_kcr.errors import GroupNotEmpty
+from airflow_kcr.errors import ConfigurationError, GroupNotEmpty, SinkError
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import boundaries, timelines
 from airflow_kcr.protocol.region.commands import CompleteAtRest, PublishCheckpoint, ReportClusters, Run
-from airflow_kcr.protocol.region.rows import BoundaryOffset, Committed, InitialOffset, RegionState
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Checkpoint, Committed, InitialOffset, RegionState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import GroupRules
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RequestId
+from airflow_kcr.protocol.table_outputs import TableVersion
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    Offset,
+    RegionId,
+    RequestId,
+)
 from airflow_kcr.spec import RegionSpec, stored_spec
+from airflow_kcr.store.regions import RegionStore
+
+_LOG: Final = logging.getLogger(__name__)
 
 _PERIOD: Final = timedelta(milliseconds=250)
 """How long to wait before logs with nothing new are read once more, while records of the interval may still come.
@@ -47,6 +60,9 @@ class LogsUntil:
 
 NOT_READ: Final = LogsUntil()
 
+Show: TypeAlias = Callable[[RegionStore, RegionSpec, RegionId, CheckpointNumber], tuple[TableVersion, ...]]
+"""Shows a checkpoint that holds nothing in the sinks of a region, without members, as `ports.Sinks.publish` does."""
+
 
 class RegionRun:
     """One run of a region, from the first look at the logs to its end; used by one thread.
@@ -58,12 +74,19 @@ class RegionRun:
         until: the boundary; None: as far as the logs go when they are looked at.
         request_id: names the run, so that another try finds it.
         allow_inexact: checkpoint even where a partition is past the boundary.
+        show: None: only members show checkpoints.
     """
 
     def __init__(
-        self, handle: Handle, until: datetime | None, request_id: RequestId, *, allow_inexact: bool = False
+        self,
+        handle: Handle,
+        until: datetime | None,
+        request_id: RequestId,
+        *,
+        allow_inexact: bool = False,
+        show: Show | None = None,
     ) -> None:
-        self.request_id = request_id
+        self.request_id, self._show = request_id, show
         self._handle, self._until, self._allow_inexact = handle, until, allow_inexact
         self._boundary: datetime | None = until
         self._seen: LogsUntil | None = None
@@ -81,15 +104,16 @@ class RegionRun:
         """
         region, boundary = self._read()
         spec = stored_spec(region.spec.text)
-        # A sink that shows its output with a checkpoint has to show an empty one, too, and a member does that.
-        shows_checkpoints = any(sink.shows_checkpoints for group in spec.groups for sink in group.sinks)
-        if not shows_checkpoints:
+        # A sink that shows output with its checkpoint shows an empty one, too. Members take its place first.
+        showing = [sink for group in spec.groups for sink in group.sinks if sink.shows_checkpoints]
+        is_shown_here = self._show is not None and not any(sink.needs_spark_to_show for sink in showing)
+        if not showing or (is_shown_here and region.restore_point is not None):
             self._look(spec, region, boundary)
         seen = self._seen or NOT_READ
         complete = CompleteAtRest(run=self._run(boundary), logs=seen.logs, begins=seen.begins)
         if not self._handle.store.handle(self._handle.name, complete):
             return False
-        return self._settled(shows_checkpoints=shows_checkpoints)
+        return self._settled(spec, is_shown=not showing)
 
     def start(self) -> None:
         """Start the region for the run, or find it started; its members are the caller's to start.
@@ -190,21 +214,40 @@ class RegionRun:
             logs |= bounds
         return LogsUntil(logs=logs if all(self._free.values()) else {}, found=found, begins=self._begins)
 
-    def _settled(self, *, shows_checkpoints: bool) -> bool:
-        """Return whether the run's checkpoint is published and Kafka's, after doing what no member does any more."""
+    def _settled(self, spec: RegionSpec, *, is_shown: bool) -> bool:
+        """Return whether the run's checkpoint is published and Kafka's, after doing what no member does any more.
+
+        Args:
+            spec: the region's.
+            is_shown: no sink has to show it.
+        """
         store, name = self._handle.store, self._handle.name
         region = self._handle.read()
         request = region.request_of(self.request_id)
         row = None if request is None or request.sequence is None else region.checkpoint_of(request.sequence)
         if row is None or region.state is not RegionState.STOPPED:
             return False  # its members are about to go
-        if row.published_at is None and (not row.participants or not shows_checkpoints):
-            store.handle(name, PublishCheckpoint(sequence=row.sequence))
-        elif row.published_at is None:
-            return False
+        if row.published_at is None:
+            tables = () if is_shown else self._shown(spec, region, row)
+            if tables is None:
+                return False
+            store.handle(name, PublishCheckpoint(sequence=row.sequence, tables=tables))
         if row.committed is not Committed.YES and partitions.is_restore_point(region, row.sequence):
             partitions.repair(store, name, row.sequence, self._handle.clusters)
         return True
+
+    def _shown(self, spec: RegionSpec, region: Region, row: Checkpoint) -> tuple[TableVersion, ...] | None:
+        """Return what tables have of a checkpoint, having shown it; None: members are to do so.
+
+        They put the files together of one that they have made.
+        """
+        if self._show is None or row.participants:
+            return None
+        try:
+            return self._show(self._handle.store, spec, region.region_id, row.sequence)
+        except (ConfigurationError, SinkError) as error:
+            _LOG.warning("region %s: members are to show checkpoint %s: %s", region.name, row.sequence, error)
+            return None
 
 
 def _is_free(region: Region, cluster: Cluster, group: GroupRules) -> bool:

@@ -93,11 +93,11 @@ def _of_query(path: str, conf: dict[str, str]) -> ConsumerOffsets:
 
     if "://" not in path.removeprefix("file://"):
         return query_offsets(LocalCheckpoint(path))
-    from airflow_kcr.sinks.files.folder import Folder
+    from airflow_kcr.sinks.files.hadoop import HadoopFolder
     from airflow_kcr.sinks.outputs import file_session
 
     with file_session(conf) as spark:
-        return query_offsets(Folder(spark, path))
+        return query_offsets(HadoopFolder(spark, path))
 
 
 def _with_group(group: str, store: str) -> str:

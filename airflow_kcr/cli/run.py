@@ -110,6 +110,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     from airflow_kcr.api import Region
     from airflow_kcr.driver.application import MemberRun
     from airflow_kcr.driver.process import run_region
+    from airflow_kcr.sinks.group import show_at_rest
     from airflow_kcr.traces import record
 
     if group and request_id is None:
@@ -119,7 +120,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     name = region_name(region)
     with store_of(store) as found:
         handle = Region(name, found, requester=requester(dag_run))
-        wanted = handle.prepared_run(until, request_id=request_id, allow_inexact=allow_inexact)
+        wanted = handle.prepared_run(until, request_id=request_id, allow_inexact=allow_inexact, show=show_at_rest)
         members = MemberRun(
             region=name,
             members=_hosted(found.read(name)[0], group, index),

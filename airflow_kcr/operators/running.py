@@ -64,10 +64,12 @@ class RunningOperator(ApplicationOperator):
             AirflowFailException: a retry can't help: something is configured wrongly, or the region refuses.
             AirflowException: it may: the application was ended, or it failed.
         """
+        from airflow_kcr.sinks.group import show_at_rest
+
         with self.lent(context) as region:
             spec = region.spec()
             hosted, until = self._hosted(spec), boundary_of(context, spec, self.until)
-            run = region.prepared_run(until, request_id=request_id, allow_inexact=self.allow_inexact)
+            run = region.prepared_run(until, request_id=request_id, allow_inexact=self.allow_inexact, show=show_at_rest)
             if run.is_done_at_rest():
                 return
             known = region.show().incarnations

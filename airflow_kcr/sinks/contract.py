@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
-from airflow_kcr.errors import SinkError
+from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.ports import BatchCall, SinkPlace
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.member.messages import ResetSinks
@@ -297,6 +297,15 @@ class DeclaredSink(ABC):
         Raises:
             ConfigurationError: this session can't write to it.
         """
+
+    def at_rest(self, store: RegionStore) -> Sink:
+        """Open it without Spark, to publish a checkpoint of which no file has to be made of others.
+
+        Raises:
+            ConfigurationError: only Spark reaches it, or it is not in order.
+            SinkError: it is away, or knows more than the store.
+        """
+        raise ConfigurationError(f"{self.owner.name}: only Spark reaches it")
 
     @abstractmethod
     def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:

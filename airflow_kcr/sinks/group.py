@@ -85,6 +85,29 @@ def checked_sinks(
     return found
 
 
+def show_at_rest(
+    store: RegionStore, spec: RegionSpec, region_id: RegionId, sequence: CheckpointNumber
+) -> tuple[TableVersion, ...]:
+    """Show a checkpoint in the sinks of a region without members, in this process and without Spark.
+
+    Args:
+        store: where the region is.
+        spec: the region's.
+        region_id: which region of that name.
+        sequence: of a complete checkpoint.
+
+    Returns:
+        What tables that people own have of it.
+
+    Raises:
+        ConfigurationError: only Spark reaches a sink, or it is not in order.
+        SinkError: one could not; the others may have done it, and do nothing when asked again.
+    """
+    of_region = sinks_of_region(spec, region_id=region_id)
+    opened = [one.at_rest(store) for one in of_region if one.spec.shows_checkpoints]
+    return tuple(version for sink in opened for version in sink.publish(sequence))
+
+
 def spark_packages(spec: RegionSpec, groups: Iterable[GroupId]) -> tuple[str, ...]:
     """Return what Spark needs for the sinks that an application of some groups opens, each thing once.
 

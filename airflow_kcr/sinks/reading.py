@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.sinks.delta.places import DeltaPlace
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Checkpoints, rows_of
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.iceberg.catalogs import NamedTable
 from airflow_kcr.sinks.tables.owned import NotedTable, TablePlace, folder_of
 
@@ -59,9 +59,9 @@ def read_checkpoint(
     """
     if sequence is not None and run is not None:
         raise ConfigurationError("read_checkpoint was given sequence and run; one of them names the checkpoint")
-    folder = Folder(spark, path) if catalog is None else None
+    folder = HadoopFolder(spark, path) if catalog is None else None
     if folder is None or (folder.read(layout.OWNER) is None and folder.names("_delta_log")):
-        folder = Folder(spark, _folder_of_table(path, catalog, options))
+        folder = HadoopFolder(spark, _folder_of_table(path, catalog, options))
     checkpoints = Checkpoints.of(folder)
     if run is not None:
         sequence = checkpoints.sequence_of(run, store)

@@ -107,6 +107,11 @@ class SinkSpec:
         """Whether output is shown with its checkpoint, not with its batch: then one member publishes for all groups."""
         return self.kind is not SinkKind.POSTGRES
 
+    @property
+    def needs_spark_to_show(self) -> bool:
+        """Whether a checkpoint without output is shown by Spark alone: a table's own library reaches it, too."""
+        return self.kind in {SinkKind.FILES, SinkKind.CUSTOM}
+
     def __post_init__(self) -> None:
         key: object = self.key  # a lone text, as no type checker would allow: else each letter is a column
         object.__setattr__(self, "key", (key,) if isinstance(key, str) else tuple(self.key))

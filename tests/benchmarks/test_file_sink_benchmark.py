@@ -18,8 +18,8 @@ from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.contents import RegionLedger
-from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter, with_coordinates
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.files.tables import NO_TABLE
@@ -108,7 +108,7 @@ def complete_checkpoint(spark: SparkSession, folder: Path, file_size: int) -> tu
         path=str(folder),
         file_size=file_size,
     )
-    hadoop = Folder(spark, str(folder))
+    hadoop = HadoopFolder(spark, str(folder))
     sink = FileSink(target, hadoop, RegionLedger(driver.store, driver.name), Rewriter(spark, hadoop, NO_TABLE.write))
     sink.check()
     written: Path | None = None

@@ -21,6 +21,7 @@ from airflow_kcr.sinks.contract import Revision, SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.files.tables import NO_TABLE, Table
@@ -64,7 +65,7 @@ class Lake:
 
     def opened(self, uri: str) -> FileSink:
         """The sink at a path, as a process has it."""
-        target, folder = self.target(uri), Folder(self.spark, uri)
+        target, folder = self.target(uri), HadoopFolder(self.spark, uri)
         ledger, table = RegionLedger(self.driver.store, self.driver.name), self.table(target, folder)
         return FileSink(target, folder, ledger, Rewriter(self.spark, folder, table.write), table)
 

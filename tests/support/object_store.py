@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pyarrow.fs import S3FileSystem
 from pyiceberg.catalog.glue import GlueCatalog
 
-from airflow_kcr.embedded.processes import accepts, free_port, happened, tail
+from airflow_kcr.embedded.processes import accepts, free_port, happened, last_lines
 from airflow_kcr.sinks.delta.table import DeltaTable
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget
@@ -67,7 +67,7 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     try:
         happened(lambda: process.poll() is not None or accepts(port), within=STARTS_WITHIN)
         if not accepts(port):
-            raise AssertionError(f"the object store does not listen: {tail(log)}")
+            raise AssertionError(f"the object store does not listen: {last_lines(log)}")
         made = ObjectStore(uri=f"http://127.0.0.1:{port}")
         made.files.create_dir(BUCKET)
         yield made

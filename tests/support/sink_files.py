@@ -100,6 +100,10 @@ class LocalFolder(Folder):
         self._step(f"rename {path}")
         temporary.rename(found)
 
+    def move(self, source: str, path: str) -> None:
+        """Rename a file."""
+        (self.root / source).rename(self.root / path)
+
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files and folders."""
         for path in paths:

@@ -524,6 +524,8 @@ class PublishCheckpoint(Command[Region]):
     """Say that the sinks show what belongs to a complete checkpoint, if no member can."""
 
     sequence: values.CheckpointNumber
+    tables: tuple[TableVersion, ...] = ()
+    """As in `ReportPublished`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

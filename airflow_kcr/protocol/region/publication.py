@@ -32,7 +32,7 @@ def publish(region: Region, now: datetime, report: ReportPublished | PublishChec
     earlier = [s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE and s < sequence]
     if earlier:
         raise CheckpointRefused(f"checkpoint {min(earlier)} has to be published before checkpoint {sequence}")
-    member, tables = (report.member, report.tables) if isinstance(report, ReportPublished) else (None, ())
+    member, tables = report.member if isinstance(report, ReportPublished) else None, report.tables
     row = replace(checkpoint, state=CheckpointState.PUBLISHED, published_at=now, publish_deadline=None, tables=tables)
     body = events.CheckpointPublished(sequence=sequence, member=member, tables=tables)
     return region.with_checkpoint(row).record(now, body)

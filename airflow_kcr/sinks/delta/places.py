@@ -125,6 +125,12 @@ class DeltaPlace(TablePlace[NotedDelta]):
         owner = documents.read(note["owner"], SinkOwner)
         return NotedDelta(table, owner, note["since"], table.transaction_version(application_of(owner)) or 0)
 
+    def files_below(self, path: str) -> FileSystem:
+        """Return a folder below the table's."""
+        from pyarrow.fs import SubTreeFileSystem
+
+        return SubTreeFileSystem(path, self.files)
+
     def leave(self, *, is_emptied: bool) -> None:
         """Take the note of a sink away, and its rows with it if `is_emptied`; its columns stay."""
         noted = self.noted()

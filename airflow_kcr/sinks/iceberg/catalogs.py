@@ -22,6 +22,7 @@ from airflow_kcr.sinks.tables.labels import of_region
 from airflow_kcr.sinks.tables.owned import NOTE, TablePlace, spark_uri
 
 if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import CommitTableResponse, Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
@@ -196,6 +197,22 @@ class NamedTable(TablePlace[NotedIceberg]):
         metadata = self.load()
         note = TableNote.of(metadata)
         return None if note is None else NotedIceberg(metadata, note)
+
+    def files_below(self, path: str) -> FileSystem:
+        """Return a folder below the table's location.
+
+        Raises:
+            ConfigurationError, SinkError: as `load`, or PyIceberg reaches it by other means than Arrow.
+        """
+        from pyarrow.fs import SubTreeFileSystem
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        table = self.known()
+        if not isinstance(table.io, PyArrowFileIO):
+            raise SinkError(f"{self._who}: the files of table {self} are not reached by Arrow")
+        scheme, netloc, root = table.io.parse_location(table.location(), table.io.properties)
+        with self.asked("be reached"):
+            return SubTreeFileSystem(f"{root.rstrip('/')}/{path}", table.io.fs_by_scheme(scheme, netloc))
 
     def leave(self, *, is_emptied: bool) -> None:
         """Take the note and the tags of a sink away; its columns stay."""

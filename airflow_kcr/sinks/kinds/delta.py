@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from airflow_kcr.sinks.delta.places import DeltaPlace
 from airflow_kcr.sinks.delta.table import DeltaTable
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class DeclaredDelta(DeclaredOwnedTable):
@@ -22,7 +18,7 @@ class DeclaredDelta(DeclaredOwnedTable):
         """The table."""
         return DeltaPlace(self.who("table"), self.resolved("table", self.spec.table or ""), self.resolved_options())
 
-    def table(self, spark: SparkSession, folder: Folder) -> DeltaTable:
+    def table(self, folder: Folder) -> DeltaTable:
         """Return the table as the sink has it."""
         return DeltaTable(self.target, self.place, folder)
 

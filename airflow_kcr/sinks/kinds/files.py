@@ -15,6 +15,7 @@ from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import FILE_SIZE, MIB, FileTarget, Marker
 from airflow_kcr.sinks.files.sink import FileSink, claimed, taken
 from airflow_kcr.sinks.files.tables import NO_TABLE, Table
@@ -49,7 +50,7 @@ class DeclaredFolder(DeclaredSink):
         """Return the checkpoint, as manifests name it."""
         return str(CheckpointId(checkpoint.timeline, checkpoint.sequence))
 
-    def table(self, spark: SparkSession, folder: Folder) -> Table:
+    def table(self, folder: Folder) -> Table:
         """Return what shows whole checkpoints beside the manifests; nothing of it is touched."""
         return NO_TABLE
 
@@ -59,15 +60,15 @@ class DeclaredFolder(DeclaredSink):
 
     def open(self, spark: SparkSession, store: RegionStore) -> FileSink:
         """Return the sink; nothing of the folder is touched."""
-        folder = Folder(spark, self.target.path)
+        folder = HadoopFolder(spark, self.target.path)
         ledger = RegionLedger(store, self.region_name)
-        table = self.table(spark, folder)
+        table = self.table(folder)
         return FileSink(self.target, folder, ledger, Rewriter(spark, folder, table.write), table)
 
     def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Return the folder with whose it is, if that is another's; where there is no Spark, it is not looked into."""
         try:
-            folder = Folder(spark(), self.target.path)
+            folder = HadoopFolder(spark(), self.target.path)
         except ToolMissing as missing:
             return self.found(self.target.place.place, note=f"not looked into: {missing.message}")
         return self.found_of(owner_of(folder), folder.uri, "emptied since it was written to")
@@ -92,7 +93,7 @@ class DeclaredFolder(DeclaredSink):
         """
         if choice is not Choice.TAKE_OVER:
             return None
-        folder = Folder(spark(), self.target.path)
+        folder = HadoopFolder(spark(), self.target.path)
         marked = owner_of(folder)
         if marked == self.owner:
             return self.found(folder.uri, note="nothing to do")
@@ -105,15 +106,15 @@ class DeclaredFolder(DeclaredSink):
 
     def delete(self, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Delete all that is in the folder, if its marker says that it is the sink's."""
-        folder = Folder(spark(), self.target.path)
+        folder = HadoopFolder(spark(), self.target.path)
         note = emptied(folder, self.owner)
         store.let_go(self.region_name, self.target.place)
         return self.found(folder.uri, note=note)
 
     def clean(self, what: GivenUp, spark: SparkSession, store: RegionStore) -> Cleaned:
         """Delete what no checkpoint needs; see `clean_checkpoints`."""
-        folder, ledger = Folder(spark, self.target.path), RegionLedger(store, self.region_name)
-        return Cleaner(self.target, folder, ledger, self.table(spark, folder)).clean(what)
+        folder, ledger = HadoopFolder(spark, self.target.path), RegionLedger(store, self.region_name)
+        return Cleaner(self.target, folder, ledger, self.table(folder)).clean(what)
 
 
 def owner_of(folder: Folder) -> SinkOwner | None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.iceberg.catalogs import NamedTable
 from airflow_kcr.sinks.iceberg.table import IcebergTable
 from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class DeclaredIceberg(DeclaredOwnedTable):
@@ -23,7 +19,7 @@ class DeclaredIceberg(DeclaredOwnedTable):
         table, catalog = self.resolved("table", self.spec.table or ""), self.spec.catalog or ""
         return NamedTable(self.who, catalog, self.resolved_options(), table)
 
-    def table(self, spark: SparkSession, folder: Folder) -> IcebergTable:
+    def table(self, folder: Folder) -> IcebergTable:
         """Return the table as the sink has it."""
         return IcebergTable(self.target, self.place, folder)
 

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.values import UNDECLARED
 from airflow_kcr.sinks.contract import Choice, DatasetName, FoundOutput, SinkOwner
+from airflow_kcr.sinks.files.arrow import ArrowFolder, NoRewriter
+from airflow_kcr.sinks.files.contents import RegionLedger, timelines_in
 from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import FileTarget
+from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.kinds.files import DeclaredFolder
-from airflow_kcr.sinks.tables.owned import NotedTable, OwnedTable, TablePlace, folder_of, taken_from
+from airflow_kcr.sinks.tables.owned import NotedTable, OwnedTable, TablePlace, below, folder_of, taken_from
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -47,7 +51,7 @@ class DeclaredOwnedTable(DeclaredFolder):
         return next((one.tag or one.version for one in own), "")
 
     @abstractmethod
-    def table(self, spark: SparkSession, folder: Folder) -> OwnedTable[Any]:
+    def table(self, folder: Folder) -> OwnedTable[Any]:
         """Return the table as the sink has it."""
 
     @cached_property
@@ -67,6 +71,14 @@ class DeclaredOwnedTable(DeclaredFolder):
         noted = self._writer()
         if noted is not None and self.region_id != UNDECLARED and noted != self.owner:
             raise ConfigurationError(taken_from(self.place, self.owner, noted))
+
+    def at_rest(self, store: RegionStore) -> FileSink:
+        """Open it by what reaches the table."""
+        self.check()
+        folder = ArrowFolder(self.place.files_below(below(self.owner)), self.target.path)
+        if timelines_in(folder).timeline > store.read(self.region_name)[0].timeline:
+            raise SinkError(f"{self.target}: {folder.uri} knows of a later timeline than the region")
+        return FileSink(self.target, folder, RegionLedger(store, self.region_name), NoRewriter(), self.table(folder))
 
     def output(self, spark: Callable[[], SparkSession]) -> FoundOutput:
         """Return the table with whose it is, if that is another's."""
@@ -93,7 +105,7 @@ class DeclaredOwnedTable(DeclaredFolder):
     def _accepted(self, choice: Choice, store: RegionStore, spark: Callable[[], SparkSession]) -> FoundOutput:
         if choice is not Choice.TAKE_OVER:
             return self.found(str(self.place), note="nothing to do")
-        table = self.table(spark(), Folder(spark(), self.target.path))
+        table = self.table(HadoopFolder(spark(), self.target.path))
         table.accept()
         super().settle(choice, store, spark)
         table.check()
@@ -104,8 +116,8 @@ class DeclaredOwnedTable(DeclaredFolder):
         if self._writer() != self.owner:
             return self.found(str(self.place), note="nothing deleted: it is not this sink's table")
         self.place.leave(is_emptied=True)
-        folder = Folder(spark(), self.target.path)
-        needed = self.table(spark(), folder).needed()
+        folder = HadoopFolder(spark(), self.target.path)
+        needed = self.table(folder).needed()
         store.let_go(self.region_name, self.target.place)
         folder.delete(file for file in folder.walk("") if file not in needed)
         return self.found(str(self.place), note="all rows deleted; files stay that earlier versions of the table have")

@@ -32,6 +32,7 @@ from airflow_kcr.sinks.tables.columns import TableColumn, fitted, require_taken
 from airflow_kcr.sinks.tables.labels import BATCH, Labels, label_of
 
 if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
     from pyspark.sql import DataFrame
 
 NOTE: Final = "kcr.sink"
@@ -86,6 +87,10 @@ class TablePlace(ABC, Generic[N_co]):
     @abstractmethod
     def noted(self) -> N_co | None:
         """Return the table as it is now; None: no sink has noted anything in it."""
+
+    @abstractmethod
+    def files_below(self, path: str) -> FileSystem:
+        """Return a folder below the table's location, as the format's own library reaches it."""
 
     @abstractmethod
     def leave(self, *, is_emptied: bool) -> None:

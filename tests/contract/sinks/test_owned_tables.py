@@ -12,7 +12,7 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,8 +34,12 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField
 
 from airflow_kcr.errors import ConfigurationError, SinkError, SpecError
-from airflow_kcr.protocol.values import UNDECLARED
+from airflow_kcr.protocol.table_outputs import TableVersion
+from airflow_kcr.protocol.values import UNDECLARED, CheckpointNumber, GroupId, RegionId
 from airflow_kcr.sinks.contract import Choice
+from airflow_kcr.sinks.files.arrow import ArrowFolder
+from airflow_kcr.sinks.files.layout import Manifest
+from airflow_kcr.sinks.group import kind_of
 from airflow_kcr.sinks.iceberg import catalogs
 from airflow_kcr.sinks.kinds import files as files_kind
 from airflow_kcr.sinks.kinds import tables as tables_kind
@@ -43,7 +47,7 @@ from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
 from airflow_kcr.spec import SinkKind, parse
 from tests.support.driver import Driver
 from tests.support.rest_catalog import RestServer
-from tests.support.sink_files import LocalFolder
+from tests.support.sink_files import Killed, LocalFolder
 from tests.support.table_files import (
     Owned,
     TableFiles,
@@ -53,6 +57,7 @@ from tests.support.table_files import (
     complete,
     declared,
     delta_folder,
+    other,
     over,
     reset,
     rest_warehouse,
@@ -61,6 +66,11 @@ from tests.support.table_files import (
 
 NOBODY = 65534
 """A user that owns nothing."""
+
+TOLD = ("kcr.region", "kcr.region-id", "kcr.group", "kcr.sink", "kcr.timeline", "kcr.revision", "kcr.epoch")
+
+AWAY = "http://user:secret@127.0.0.1:9"
+"""Where nothing listens."""
 
 SPEC = """\
 region: flights
@@ -82,7 +92,7 @@ def local_folders(monkeypatch: pytest.MonkeyPatch) -> None:
         return LocalFolder(Path(uri.removeprefix("file://")))
 
     for module in (files_kind, tables_kind):
-        monkeypatch.setattr(module, "Folder", folder)
+        monkeypatch.setattr(module, "HadoopFolder", folder)
 
 
 @pytest.fixture(autouse=True)
@@ -424,6 +434,90 @@ def test_what_a_sink_has_written_is_deleted_and_the_files_that_versions_have_sta
     again = own(files, kind)
     assert again.delete(files.driver.store, no_spark).note == "nothing deleted: it is not this sink's table"
     again.check()
+
+
+def parted(files: TableFiles, sequence: CheckpointNumber) -> tuple[Manifest, Mapping[str, str], TableVersion]:
+    """Return what shows a checkpoint, without what each has for itself: manifest, commit and version."""
+    [version] = files.driver.region.checkpoints[sequence].tables
+    manifest = replace(files.manifests()[sequence], sequence=0, previous=None, digest="", boundary=None)
+    told = {name: value for name, value in files.owned.commits()[-1].items() if name in TOLD}
+    return manifest, told, replace(version, version="", tag="")
+
+
+def test_an_empty_checkpoint_is_the_same_whoever_shows_it(files: TableFiles, kind: SinkKind) -> None:
+    both(files)
+    files.driver.publish(files.sink.publish(complete(files, "n1")))
+    shown = []
+    for name, sink in (("n2", own(files, kind).at_rest(files.driver.store)), ("n3", files.sink)):
+        sequence = complete(files, name)
+        files.driver.publish(sink.publish(sequence))
+        assert files.owned.commits()[-1]["kcr.sequence"] == str(sequence)
+        shown.append(parted(files, sequence))
+        commits = files.owned.commits()
+        again = [one.publish(sequence) for one in (other(files), own(files, kind).at_rest(files.driver.store))]
+        assert again == [files.driver.region.checkpoints[sequence].tables] * 2
+        assert files.owned.commits() == commits
+    assert shown[0] == shown[1]
+    both(files)
+    files.driver.publish(files.sink.publish(complete(files, "n4")))
+    assert files.rows() == files.records()
+
+
+@pytest.mark.parametrize("phase", ["before the manifest", "before the commit", "before the store hears of it"])
+@pytest.mark.parametrize("by", ["member", "at rest"])
+def test_who_ends_while_it_shows_an_empty_checkpoint_is_followed_by_another(
+    files: TableFiles, kind: SinkKind, phase: str, by: str
+) -> None:
+    both(files)
+    files.driver.publish(files.sink.publish(complete(files, "n1")))
+    sequence = complete(files, "n2")
+
+    def killed(*_: object) -> None:
+        raise Killed(phase)
+
+    sink = own(files, kind).at_rest(files.driver.store)
+    if phase == "before the store hears of it":
+        sink.publish(sequence)
+    elif phase == "before the commit":
+        with at_commits(files, killed), pytest.raises((Killed, SinkError)):
+            sink.publish(sequence)
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArrowFolder, "move", killed)
+            with pytest.raises(Killed):
+                sink.publish(sequence)
+    assert (sequence in files.manifests()) is (phase != "before the manifest")
+    follower = other(files) if by == "member" else own(files, kind).at_rest(files.driver.store)
+    files.driver.publish(follower.publish(sequence))
+    assert [told.get("kcr.sequence") for told in files.owned.commits()].count(str(sequence)) == 1
+    assert files.rows() == files.records()
+
+
+def test_only_what_is_the_sinks_own_and_in_force_is_shown_without_members(files: TableFiles, kind: SinkKind) -> None:
+    both(files)
+    files.driver.publish(files.sink.publish(complete(files, "n1")))
+    second = complete(files, "n2")
+    with pytest.raises(ConfigurationError, match="is written by"):
+        declared(files.owned, kind, "another").at_rest(files.driver.store)
+    sink, before = own(files, kind).at_rest(files.driver.store), files.driver.store.read(files.driver.name)
+    files.driver.publish()
+    reset(files)
+    assert sink.publish(second) == ()
+    assert files.rows() == Counter()
+    with pytest.MonkeyPatch.context() as restored:
+        restored.setattr(files.driver.store, "read", lambda name: before)
+        with pytest.raises(SinkError, match="knows of a later timeline"):
+            own(files, kind).at_rest(files.driver.store)
+
+
+def test_a_table_that_no_member_has_taken_is_not_written_to(owned: Owned, kind: SinkKind, files: TableFiles) -> None:
+    both(files)
+    sequence = complete(files, "n1")
+    own(files, kind).place.leave(is_emptied=False)
+    before = owned.version()
+    with pytest.raises(SinkError, match="is not the one that this sink has written to"):
+        own(files, kind).at_rest(files.driver.store).publish(sequence)
+    assert owned.version() == before
 
 
 def test_many_publishers_and_others_at_once_show_a_checkpoint_once(files: TableFiles) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.spark.query_checkpoint import LocalCheckpoint, query_offsets
 from tests.conftest import StartKafka
 from tests.support.kafka import Kafka, KafkaSet
@@ -157,6 +157,6 @@ def test_a_checkpoint_that_only_spark_reaches_is_read_as_one_on_this_machine(
     both = read.option("subscribe", topics[0]).load().union(read.option("subscribe", topics[1]).load())
     query = both.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     query.start().awaitTermination()
-    found = query_offsets(Folder(spark, f"file://{tmp_path}"))
+    found = query_offsets(HadoopFolder(spark, f"file://{tmp_path}"))
     assert replace(found, consumer="") == replace(query_offsets(LocalCheckpoint(str(tmp_path))), consumer="")
     assert dict(found.offsets) == {(topics[0], 0): 7, (topics[0], 1): 0, (topics[1], 0): 7}

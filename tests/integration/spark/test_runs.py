@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import deltalake
+import pyarrow
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType
 
 from airflow_kcr.api import Region
 from airflow_kcr.spec import parse
@@ -17,6 +23,7 @@ from tests.support.faults import group_size
 from tests.support.interval_pipeline import GATE, KILL, SUFFIX, at
 from tests.support.kafka import Kafka
 from tests.support.rested_region import NO_SPARK, WITHIN, RestedRegion, all_of, rested_region, until
+from tests.support.table_files import MADE, Warehouse
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.postgres]
 
@@ -58,6 +65,35 @@ def test_each_run_has_the_records_of_its_interval_and_can_be_recomputed(runs: Re
     (again,) = runs.recompute("--checkpoint", str(first["sequence"]))
     assert (again["state"], again["revision"]) == ("done", 1)
     assert runs.rows() == all_of("first", suffix="!") + all_of("second")
+    assert runs.at_rest()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", sorted(MADE))
+def test_an_interval_without_a_record_is_shown_in_a_table_without_spark(
+    kind: str, runs: RestedRegion, tmp_path: Path
+) -> None:
+    made = MADE[kind](tmp_path / "warehouse")
+    if isinstance(made, Warehouse):
+        made.drop()
+        made.catalog().create_table(made.name, Schema(NestedField(1, "value", StringType())))
+    else:
+        empty = pyarrow.table({"value": pyarrow.array([], pyarrow.string())})
+        deltalake.write_deltalake(tmp_path / "warehouse", empty, mode="overwrite", schema_mode="overwrite")
+    with Region(runs.name, runs.store) as region:
+        spec = json.loads(region.spec().to_json_text())
+        spec["groups"][0]["sinks"] = {"out": {"kind": kind, **made.spec()}}
+        region.apply(parse(json.dumps(spec)))
+    hour = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
+    runs.fill("first", hour - timedelta(minutes=1))
+    first = runs.run("--until", hour.isoformat())
+    idle = runs.run("--until", (hour + timedelta(seconds=30)).isoformat(), spark=NO_SPARK)
+    assert (idle["sequence"], idle["checkpoint"]) == (int(str(first["sequence"])) + 1, "published")
+    assert made.commits()[-1]["kcr.sequence"] == str(idle["sequence"])
+    assert runs.at_rest()
+    runs.fill("second", hour + timedelta(minutes=1))
+    runs.run()
+    assert Counter(made.rows()["value"].to_pylist()) == all_of("first", "second")
     assert runs.at_rest()
 
 

@@ -5,22 +5,45 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.errors import CheckpointRefused, ConfigurationError, GroupNotEmpty, OtherCluster, RegionInState
+from airflow_kcr.errors import (
+    CheckpointRefused,
+    ConfigurationError,
+    GroupNotEmpty,
+    KcrError,
+    OtherCluster,
+    RegionInState,
+    SinkError,
+)
 from airflow_kcr.protocol.observations import TimeAnswer
-from airflow_kcr.protocol.region.commands import Renew, ReportClusters, Run
+from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, Renew, ReportClusters, Run
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, RegionState
-from airflow_kcr.protocol.values import ClusterId, Epoch, GroupId, GroupPartition, RequestId, Timeline, TopicName
+from airflow_kcr.protocol.table_outputs import TableVersion
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    ClusterId,
+    Epoch,
+    GroupId,
+    GroupPartition,
+    RegionId,
+    RequestId,
+    Timeline,
+    TopicName,
+)
 from airflow_kcr.runtime.leases import CommitNote
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
-from tests.support.scripts import carried_out
+from tests.support.scripts import carried_out, located
 
 FILES = SPEC.replace("pipeline:", "sinks: {out: {kind: files, path: /lake/out}}, pipeline:", 1)
+TABLE = SPEC.replace("pipeline:", "sinks: {out: {kind: delta, table: /lake/t}}, pipeline:", 1)
 
 
 @pytest.fixture
@@ -103,11 +126,93 @@ def test_a_foreign_consumer_keeps_kafka_from_being_told_and_another_try_does(
     assert newest(driver).committed is Committed.YES
 
 
-def test_a_sink_that_shows_checkpoints_has_to_show_an_empty_one_too(database_url: str, cluster: FakeCluster) -> None:
-    with live_region(database_url, FILES) as driver:
+@dataclass
+class Shown:
+    """What shows checkpoints in the sinks of a region without members."""
+
+    tables: tuple[TableVersion, ...] = (
+        TableVersion(group=GroupId("g"), sink="out", table="t", files=0, rows=0, version="7"),
+    )
+    sequences: list[int] = field(default_factory=list)
+    error: KcrError | None = None
+
+    def __call__(
+        self, store: RegionStore, spec: RegionSpec, region_id: RegionId, sequence: CheckpointNumber
+    ) -> tuple[TableVersion, ...]:
+        if self.error is not None:
+            raise self.error
+        self.sequences.append(sequence)
+        return self.tables
+
+
+@pytest.fixture
+def tabled(database_url: str) -> Iterator[Driver]:
+    """A region with a table of a person, which its members have taken."""
+    with live_region(database_url, TABLE) as driver:
+        yield rested(driver)
+
+
+@pytest.mark.parametrize(("spec", "show"), [(FILES, Shown()), (TABLE, None)])
+def test_what_only_members_show_is_theirs_and_nothing_is_asked_of_kafka(
+    database_url: str, cluster: FakeCluster, spec: str, show: Shown | None
+) -> None:
+    with live_region(database_url, spec) as driver:
         rested(driver)
         cluster.is_away = True
-        assert not of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
+        assert not of(driver, cluster).prepared_run(request_id="r", show=show).is_done_at_rest()
+
+
+def test_an_empty_checkpoint_is_shown_in_a_table_by_the_process_of_the_run(
+    tabled: Driver, cluster: FakeCluster
+) -> None:
+    show = Shown()
+    for _ in range(2):
+        assert of(tabled, cluster).prepared_run(request_id="r", show=show).is_done_at_rest()
+        row = newest(tabled)
+        assert (row.request_id, row.committed, row.tables) == ("r", Committed.YES, show.tables)
+        assert row.published_at is not None
+        assert show.sequences == [row.sequence]
+
+
+@pytest.mark.parametrize("error", [SinkError("the table is away"), ConfigurationError("delta-rs is not installed")])
+def test_what_could_not_be_shown_is_shown_by_members_or_the_next_try(
+    tabled: Driver, cluster: FakeCluster, error: KcrError
+) -> None:
+    show = Shown(error=error)
+    run = of(tabled, cluster).prepared_run(request_id="r", show=show)
+    assert not run.is_done_at_rest()
+    row = newest(tabled)
+    assert (row.request_id, row.published_at) == ("r", None)
+    # Members would come for it now.
+    assert not of(tabled, cluster).prepared_run(request_id="r").is_done_at_rest()
+    show.error = None
+    assert run.is_done_at_rest()
+    assert show.sequences == [row.sequence]
+
+
+def test_what_members_have_made_is_theirs_to_show(tabled: Driver, cluster: FakeCluster) -> None:
+    another_run(tabled)
+    (run,) = tabled.region.runs
+    assert run.boundary is not None
+    tabled.spread()
+    tabled.finish_reset()
+    located(tabled, run.boundary, 20)
+    tabled.process()
+    tabled.handle(Reconcile())
+    tabled.complete()
+    tabled.handle(KillRegion())
+    assert tabled.region.state is RegionState.STOPPED
+    show = Shown()
+    assert not of(tabled, cluster).prepared_run(request_id="another", show=show).is_done_at_rest()
+    assert show.sequences == []
+
+
+def test_the_first_run_has_its_members_take_the_table(database_url: str, cluster: FakeCluster) -> None:
+    cluster.starts = dict.fromkeys(range(4), 10)
+    with live_region(database_url, TABLE) as driver:
+        before = driver.region
+        assert not of(driver, cluster).prepared_run(request_id="r", show=Shown()).is_done_at_rest()
+        assert driver.region == before
 
 
 def note_later(driver: Driver, cluster: FakeCluster) -> None:
@@ -164,7 +269,7 @@ def test_a_killed_first_run_is_finished_by_its_next_try(fresh: Driver, cluster: 
     cluster.starts = dict.fromkeys(range(4), 10)
     killed = of(fresh, cluster).prepared_run(request_id="r")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(killed, "_settled", lambda **_: signal.raise_signal(signal.SIGINT))
+        patch.setattr(killed, "_settled", lambda *_, **__: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             killed.is_done_at_rest()
     assert newest(fresh).published_at is None

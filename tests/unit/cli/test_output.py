@@ -229,7 +229,7 @@ def test_a_place_is_not_forgotten_where_the_decision_is_not_committed(
 def folder(again: Again, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     """The folder of an earlier region, which the spec of the present one names."""
     monkeypatch.setattr("airflow_kcr.sinks.outputs.file_session", lambda conf: nullcontext(None))
-    monkeypatch.setattr("airflow_kcr.sinks.kinds.files.Folder", lambda spark, path: LocalFolder(Path(path)))
+    monkeypatch.setattr("airflow_kcr.sinks.kinds.files.HadoopFolder", lambda spark, path: LocalFolder(Path(path)))
     driver = Driver(name=NAME, region_id=RegionId("the first"))
     driver.up()
     files = Files(driver, tmp_path / "out")
