@@ -67,7 +67,7 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     try:
         happened(lambda: process.poll() is not None or accepts(port), within=STARTS_WITHIN)
         if not accepts(port):
-            raise AssertionError(f"the object store does not listen: {last_lines(log)}")
+            raise AssertionError(f"the object store does not listen: {last_lines(log.read_text())}")
         made = ObjectStore(uri=f"http://127.0.0.1:{port}")
         made.files.create_dir(BUCKET)
         yield made

@@ -209,7 +209,7 @@ class NamedTable(TablePlace[NotedIceberg]):
 
         table = self.known()
         if not isinstance(table.io, PyArrowFileIO):
-            raise SinkError(f"{self._who}: the files of table {self} are not reached by Arrow")
+            raise SinkError(f"{self.who}: the files of table {self} are not reached by Arrow")
         scheme, netloc, root = table.io.parse_location(table.location(), table.io.properties)
         with self.asked("be reached"):
             return SubTreeFileSystem(f"{root.rstrip('/')}/{path}", table.io.fs_by_scheme(scheme, netloc))

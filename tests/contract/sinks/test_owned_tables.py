@@ -35,11 +35,10 @@ from pyiceberg.types import LongType, NestedField
 
 from airflow_kcr.errors import ConfigurationError, SinkError, SpecError
 from airflow_kcr.protocol.table_outputs import TableVersion
-from airflow_kcr.protocol.values import UNDECLARED, CheckpointNumber, GroupId, RegionId
+from airflow_kcr.protocol.values import UNDECLARED, CheckpointNumber
 from airflow_kcr.sinks.contract import Choice
 from airflow_kcr.sinks.files.arrow import ArrowFolder
 from airflow_kcr.sinks.files.layout import Manifest
-from airflow_kcr.sinks.group import kind_of
 from airflow_kcr.sinks.iceberg import catalogs
 from airflow_kcr.sinks.kinds import files as files_kind
 from airflow_kcr.sinks.kinds import tables as tables_kind
@@ -277,7 +276,7 @@ def test_a_catalog_that_may_only_be_read_is_refused_before_anything_is_consumed(
         ConfigurationError,
         match=r"^sink out of group g \(groups\[0\]\.sinks\.out\.table\): .* may not take its columns in",
     ):
-        may_read.table(no_spark(), LocalFolder(files.root)).check()
+        may_read.table(LocalFolder(files.root)).check()
 
 
 @pytest.mark.parametrize("where", ["sql"], indirect=True)

@@ -58,6 +58,7 @@ from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
 from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.files.tables import Table
@@ -388,7 +389,7 @@ def test_columns_that_do_not_fit_are_refused_before_a_file_is_written(
         one.made(**columns)
     kind = SinkKind.DELTA if isinstance(one.owned, DeltaFolder) else SinkKind.ICEBERG
     sink = declared(one.owned, kind, one.driver.region.region_id)
-    table = sink.table(one.spark, Folder(one.spark, sink.target.path))
+    table = sink.table(HadoopFolder(one.spark, sink.target.path))
     table.check()
     rows = one.spark.sql(f"SELECT {', '.join(['1 AS kcr_partition', *(f'{v} AS {k}' for k, v in columns.items())])}")
     with pytest.raises(SinkError, match=rf"^sink out of group g \(groups\[0\]\.sinks\.out\.table\): .*{said}"):
