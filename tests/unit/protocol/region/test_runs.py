@@ -353,7 +353,8 @@ def test_a_first_run_that_begins_past_its_boundary_may_be_inexact_and_says_so() 
 
 
 def test_a_region_with_something_to_read_or_to_do_is_started() -> None:
-    for reason in ("records", "a new partition", "a topic made anew", "unpublished", "a reset", "unread logs"):
+    reasons = ("records", "a new partition", "a topic made anew", "retention", "unpublished", "a reset", "unread logs")
+    for reason in reasons:
         driver = late(4)
         first = done(driver)
         logs = dict(driver.logs)
@@ -364,6 +365,8 @@ def test_a_region_with_something_to_read_or_to_do_is_started() -> None:
             logs[driver.partition(9)] = LogBounds(start=Offset(0), end=Offset(0))
         elif reason == "a topic made anew":
             logs = {p: LogBounds(start=Offset(0), end=Offset(99), topic_id="another") for p in logs}  # type: ignore[arg-type]
+        elif reason == "retention":
+            logs = {p: LogBounds(start=Offset(11), end=Offset(99), topic_id=log.topic_id) for p, log in logs.items()}
         elif reason == "unpublished":
             run(driver, "r2", boundary(2), at=10)
         elif reason == "a reset":
