@@ -319,6 +319,15 @@ def test_what_is_in_the_way_of_a_first_run_is_its_members_to_find(
         assert driver.region == before
 
 
+def test_where_members_have_to_look_a_first_run_waits_for_no_record(database_url: str) -> None:
+    ends = dict.fromkeys(range(4), 10)
+    cluster = FakeCluster(starts=ends, ends={**ends, 0: 11}, found={0: 10}, inside="a stranger")
+    with live_region(database_url, SPEC) as driver:
+        _, now = driver.store.read(driver.name)
+        assert not of(driver, cluster).prepared_run(now, request_id="r").is_done_at_rest()
+    assert len(cluster.asked) == 4, "each partition once"
+
+
 def test_a_first_run_on_another_cluster_is_refused(fresh: Driver, cluster: FakeCluster) -> None:
     cluster.starts, cluster.cluster = dict.fromkeys(range(4), 10), ClusterId("one")
     fresh.handle(ReportClusters(found={GroupId("g"): ClusterId("another")}))
