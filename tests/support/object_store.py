@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -15,18 +14,18 @@ from urllib.parse import urlsplit
 from pyarrow.fs import S3FileSystem
 from pyiceberg.catalog.glue import GlueCatalog
 
-from airflow_kcr.embedded.processes import accepts, free_port, happened, last_lines
+from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.sinks.delta.table import DeltaTable
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.iceberg.table import IcebergTable
 from airflow_kcr.sinks.tables.owned import OwnedTable, TableChange, folder_of
+from tests.support.server_process import listening
 from tests.support.table_files import DeltaFolder, Warehouse
 
 BUCKET: Final = "lake"
 REGION: Final = "us-east-1"
 KEYS: Final = ("key", "secret")
-STARTS_WITHIN: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,24 +55,12 @@ class ObjectStore:
 @contextmanager
 def object_store(folder: Path) -> Iterator[ObjectStore]:
     """Lend a store with a bucket; it is gone with its process."""
-    port, log = free_port(), folder / "store.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        happened(lambda: process.poll() is not None or accepts(port), within=STARTS_WITHIN)
-        if not accepts(port):
-            raise AssertionError(f"the object store does not listen: {last_lines(log.read_text())}")
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with listening(command, port, folder / "store.log"):
         made = ObjectStore(uri=f"http://127.0.0.1:{port}")
         made.files.create_dir(BUCKET)
         yield made
-    finally:
-        process.kill()
-        process.wait()
 
 
 class _Sending(OwnedTable[Any]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -12,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from airflow_kcr.embedded import jars
-from airflow_kcr.embedded.processes import accepts, free_port, happened, last_lines
+from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.spark.launch import locked
+from tests.support.server_process import listening
 
 VERSION: Final = "1.10.1"
 MAIN: Final = "org.apache.iceberg.rest.RESTCatalogServer"
-STARTS_WITHIN: Final = 60.0
 
 _TESTS: Final = (
     f"org/apache/iceberg/iceberg-open-api/{VERSION}/iceberg-open-api-{VERSION}-test-fixtures.jar",
@@ -44,23 +43,9 @@ def rest_catalog(folder: Path) -> Iterator[RestServer]:
         "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
     }
     path = ":".join(map(str, (*jars.resolve(_libraries()), *_classified(), f"{jars.pyspark_jars()}/*")))
-    log = folder / "rest.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [str(jars.java()), *jars.QUICK_START, "-Xmx256m", "-cp", path, MAIN],
-            env={**os.environ, **settings},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        happened(lambda: process.poll() is not None or accepts(port), within=STARTS_WITHIN)
-        if not accepts(port):
-            raise AssertionError(f"the catalog does not listen: {last_lines(log.read_text())}")
+    command = [str(jars.java()), *jars.QUICK_START, "-Xmx256m", "-cp", path, MAIN]
+    with listening(command, port, folder / "rest.log", settings) as process:
         yield RestServer(uri=f"http://127.0.0.1:{port}", process=process)
-    finally:
-        process.kill()
-        process.wait(10)
 
 
 def _libraries() -> jars.JarSet:
