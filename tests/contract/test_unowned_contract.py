@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.protocol.region import coverage
-from airflow_kcr.protocol.region.commands import PartitionAdvice, Reconcile, ReportPartitions
+from airflow_kcr.protocol.region.commands import PartitionAdvice, Reconcile
 from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.values import GroupPartition, RequestId
 from tests.contract.conftest import Drive
@@ -13,12 +13,7 @@ from tests.support.driver import Driver
 
 
 def report(driver: Driver) -> PartitionAdvice:
-    """Have the first member tell what the brokers have."""
-    member = driver.member(0)
-    inventory = ReportPartitions(
-        member=member, incarnation=driver.processes[member].incarnation, partitions=frozenset(driver.logs)
-    )
-    return driver.handle(inventory)
+    return driver.report_partitions(driver.member(0))
 
 
 def grown(driver: Driver) -> GroupPartition:

@@ -332,6 +332,12 @@ class Driver:
         stranger = ForeignConsumer(group=group, client_id="stranger", host="host")
         self.handle(commands.ReportGroups(seen={group: (stranger,)}))
 
+    def report_partitions(self, member: MemberId) -> commands.PartitionAdvice:
+        """Have a member tell what the brokers have of its group, and return what it is told to do."""
+        there = frozenset(p for p in self.logs if p.group == member.group)
+        incarnation = self.processes[member].incarnation
+        return self.handle(commands.ReportPartitions(member=member, incarnation=incarnation, partitions=there))
+
     def crash(self, member: MemberId) -> None:
         """Let a process vanish; its lease stays until its time is over, and so does its batch: it starts one if it may.
 

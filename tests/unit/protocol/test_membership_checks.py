@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.protocol.evidence import CheckVerdict, Evidence, Participants
 from airflow_kcr.protocol.observations import SHARE_OR_STREAMS, ForeignConsumer, GroupSeen, LogBounds, MemberSeen
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.commands import KillRegion, ReportPartitions
+from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put
@@ -445,11 +445,8 @@ def test_a_partition_that_has_had_no_owner_for_long_fails_with_since_when() -> N
     here = world()
     driver = here.driver
     here.topics[TOPIC] = 5
-    there = here.evidence().rules.partitions(here.topics)
-    inventory = ReportPartitions(
-        member=driver.member(0), incarnation=driver.processes[driver.member(0)].incarnation, partitions=there
-    )
-    driver.handle(inventory)
+    driver.grow(driver.partition(4), end=1_000)
+    driver.report_partitions(driver.member(0))
     assert here.verdict(Question.CLAIMS) is WARNING
     driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
     check = here.check(Question.CLAIMS)
@@ -640,16 +637,11 @@ def test_a_partition_that_the_region_gave_up_is_told_and_fails_nothing() -> None
     here = world()
     driver = here.driver
     here.topics[TOPIC] = 3
-    member = driver.member(0)
-    inventory = ReportPartitions(
-        member=member,
-        incarnation=driver.processes[member].incarnation,
-        partitions=here.evidence().rules.partitions(here.topics),
-    )
-    driver.handle(inventory)
+    del driver.logs[driver.partition(3)]
+    driver.report_partitions(driver.member(0))
     check = here.check(Question.CLAIMS)
     assert (check.verdict, "once that has lasted 20 s the region goes on without it" in check.detail) == (FAILED, True)
     driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
-    driver.handle(inventory)
+    driver.report_partitions(driver.member(0))
     check = here.check(Question.CLAIMS)
     assert (check.verdict, "g:t-3: the brokers have not had it since" in check.detail) == (WARNING, True)

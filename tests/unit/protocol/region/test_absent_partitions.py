@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.protocol.region import coverage, events, liveness, resets
-from airflow_kcr.protocol.region.commands import KillRegion, PartitionAdvice, Reconcile, ReportPartitions
+from airflow_kcr.protocol.region.commands import KillRegion, PartitionAdvice, Reconcile
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
@@ -37,12 +37,7 @@ def checkpoint(driver: Driver, request_id: str) -> set[int]:
 
 
 def report(driver: Driver) -> PartitionAdvice:
-    """Have the member tell what the brokers have."""
-    member = driver.member(0)
-    inventory = ReportPartitions(
-        member=member, incarnation=driver.processes[member].incarnation, partitions=frozenset(driver.logs)
-    )
-    return driver.handle(inventory)
+    return driver.report_partitions(driver.member(0))
 
 
 def lost(driver: Driver, *numbers: int) -> frozenset[GroupPartition]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.protocol.observations import LogBounds, LogView
-from airflow_kcr.protocol.region.commands import ReportOutOfRange, ReportPartitions
+from airflow_kcr.protocol.region.commands import ReportOutOfRange
 from airflow_kcr.protocol.region.plans import Plan, plan
 from airflow_kcr.protocol.region.rows import HaltReason, Outcome, RegionState, ResetCause, ResetRequest
 from airflow_kcr.protocol.rules import Delivery, OutOfRangePolicy, RegionRules
@@ -153,8 +153,7 @@ def lose(driver: Driver) -> None:
     (member,) = driver.all_members()
     driver.logs.pop(driver.partition(1), None)
     for _ in range(2):
-        incarnation = driver.processes[member].incarnation
-        driver.handle(ReportPartitions(member=member, incarnation=incarnation, partitions=frozenset(driver.logs)))
+        driver.report_partitions(member)
         driver.wait(Timeouts().rejoin_after.total_seconds())
     driver.claim(member, sorted(driver.logs))
     driver.wait(0)

@@ -46,11 +46,7 @@ def checkpoint(driver: Driver, request_id: str) -> CheckpointNumber:
 
 
 def report(driver: Driver, index: int = 0, group: str = "g") -> PartitionAdvice:
-    """Have a member tell what the brokers have."""
-    member = driver.member(index, group)
-    there = frozenset(p for p in driver.logs if p.group == group)
-    inventory = ReportPartitions(member=member, incarnation=driver.processes[member].incarnation, partitions=there)
-    return driver.handle(inventory)
+    return driver.report_partitions(driver.member(index, group))
 
 
 def grown(driver: Driver, number: int = 2, group: str = "g") -> GroupPartition:
