@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from uuid import uuid4
 
+from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRecomputation, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
@@ -26,6 +28,8 @@ from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.simulation.sinks import FencedSink
 
 HOUR = timedelta(hours=1)
+GRACE = timedelta(seconds=2)
+NO_RECORD = TimeAnswer(offset=None)
 
 
 def started(driver: Driver) -> Driver:
@@ -59,6 +63,29 @@ def hourly(
 def boundary(hours: float) -> datetime:
     """Return the instant N hours after the beginning."""
     return BEGINNING + hours * HOUR
+
+
+def boundary_offset(
+    answer: TimeAnswer, *, after: timedelta, end: int, restore_point: int = 0, high: int | None = None
+) -> BoundaryOffset | None:
+    """Return where the boundary of the first hour falls in a log that ends at `end`, as is known so long after it.
+
+    Args:
+        answer: what the brokers say of the first record at or after it.
+        after: how long ago it was; the grace is `GRACE`.
+        end: the last stable offset.
+        restore_point: of the partition.
+        high: the high watermark, where it is known.
+    """
+    return boundaries.locate(
+        boundary=boundary(1),
+        end_before=LogBounds(start=Offset(0), end=Offset(end)),
+        answer=answer,
+        restore_point=Offset(restore_point),
+        now=boundary(1) + after,
+        grace=GRACE,
+        high_before=None if high is None else Offset(high),
+    )
 
 
 def located(driver: Driver, instant: datetime, offset: int, *, inexact: str = "") -> None:

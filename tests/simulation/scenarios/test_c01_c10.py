@@ -12,15 +12,15 @@ import pytest
 from airflow_kcr.errors import BatchRefused, NotClaimed, PartitionBusy, StaleEpoch
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member import messages as member_events
-from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
-from airflow_kcr.protocol.region import boundaries, commands, lost_logs
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region import commands, lost_logs
 from airflow_kcr.protocol.region.commands import RetireCheckpoints
-from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToEarliest, ToInitial, ToLatest, ToOffset
-from airflow_kcr.protocol.values import BatchId, Epoch, Offset, Range, Timeline
+from airflow_kcr.protocol.values import BatchId, Offset, Range
 from tests.support import answers
-from tests.support.driver import BEGINNING, GROUP, START, STOP, Driver, group_rules
+from tests.support.driver import GROUP, START, STOP, Driver, group_rules
 from tests.support.judging import (
     accepted,
     causes,
@@ -33,7 +33,16 @@ from tests.support.judging import (
     state,
 )
 from tests.support.lone_member import MINE, LoneMember
-from tests.support.scripts import checkpoints_of_ten, published, rewind, running, started
+from tests.support.scripts import (
+    GRACE,
+    NO_RECORD,
+    boundary_offset,
+    checkpoints_of_ten,
+    published,
+    rewind,
+    running,
+    started,
+)
 from tests.support.simulation.sinks import FencedSink
 
 # -- C1 --------------------------------------------------------------------------------------------------------------
@@ -171,9 +180,6 @@ def test_c03_a_member_that_is_assigned_the_same_again_goes_on_with_its_batch() -
 
 # -- C4, C5 ----------------------------------------------------------------------------------------------------------
 
-BOUNDARY = BEGINNING + timedelta(hours=1)
-GRACE = timedelta(seconds=2)
-
 
 def test_c04_a_position_at_the_last_stable_offset_is_inside_the_log_whatever_the_high_watermark_says() -> None:
     driver = running()
@@ -188,29 +194,14 @@ def test_c04_a_position_at_the_last_stable_offset_is_inside_the_log_whatever_the
 
 
 def test_c04_a_boundary_above_an_open_transaction_is_not_known_before_its_grace_is_over() -> None:
-    answer = TimeAnswer(offset=None)
-    log = LogBounds(start=Offset(0), end=Offset(110))
-    early = boundaries.locate(
-        boundary=BOUNDARY, end_before=log, answer=answer, restore_point=Offset(100), now=BOUNDARY, grace=GRACE
-    )
-    assert early is None
+    assert boundary_offset(NO_RECORD, after=timedelta(0), end=110, restore_point=100) is None
 
 
 def test_c05_without_an_answer_the_boundary_offset_is_the_last_stable_offset_and_never_beyond() -> None:
-    log = LogBounds(start=Offset(0), end=Offset(110))
-    found = boundaries.locate(
-        boundary=BOUNDARY,
-        end_before=log,
-        answer=TimeAnswer(offset=None),
-        restore_point=Offset(100),
-        now=BOUNDARY + GRACE,
-        grace=GRACE,
-    )
-    assert found is not None
-    assert (found.offset, found.inexact) == (110, "")
+    assert boundary_offset(NO_RECORD, after=GRACE, end=110, restore_point=100) == BoundaryOffset(offset=Offset(110))
 
 
-# -- C6, C7 (a model of the fenced sink; the real one comes with its issue, C6 and C7 run there against Postgres) ------
+# -- C6, C7 (C6 with a model of the fenced sink; on a real Postgres they are in tests/contract/sinks) ------------------
 
 
 def test_c06_a_zombie_that_publishes_after_the_fence_was_raised_is_refused_by_the_sink_itself() -> None:
@@ -237,26 +228,6 @@ def test_c06_a_zombie_that_publishes_after_the_fence_was_raised_is_refused_by_th
     driver.finish_batch(again.batch)
     assert set(sink.rows.values()) == {1}
     judge(driver)
-
-
-def test_c06_a_publication_that_came_before_the_fence_is_found_by_whoever_raises_it() -> None:
-    sink, q = FencedSink(), Driver().partition(0)
-    sink.raise_fence(Epoch(5))
-    sink.roll_back(q, Timeline(1), Offset(0))
-    assert published(sink, Epoch(5), Timeline(1), {q: Range(Offset(0), Offset(10))})
-    sink.raise_fence(Epoch(6))
-    assert sink.found(q, Timeline(1)) == 10
-
-
-def test_c07_of_two_transactions_over_one_range_the_progress_row_lets_one_through() -> None:
-    sink, q = FencedSink(), Driver().partition(0)
-    sink.raise_fence(Epoch(5))
-    sink.roll_back(q, Timeline(1), Offset(100))
-    narrow, wide = {q: Range(Offset(100), Offset(150))}, {q: Range(Offset(100), Offset(160))}
-    through = [published(sink, Epoch(5), Timeline(1), ranges) for ranges in (narrow, wide)]
-    assert through == [True, False]
-    assert sink.found(q, Timeline(1)) == 150
-    assert set(sink.rows.values()) == {1}
 
 
 def test_c07_the_region_store_lets_only_one_of_two_overlapping_batches_begin() -> None:

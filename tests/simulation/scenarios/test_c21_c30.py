@@ -15,9 +15,9 @@ import pytest
 from airflow_kcr.errors import BatchRefused, CheckpointNotUsable, StalePlan, StoreBusy
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
-from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.offsets import SeekSource
-from airflow_kcr.protocol.region import boundaries, commands, rows
+from airflow_kcr.protocol.region import commands, rows
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import ReadRegion, Reconcile
 from airflow_kcr.protocol.region.state import Region
@@ -42,9 +42,18 @@ from tests.support.judging import (
 )
 from tests.support.lone_member import LoneMember, claims_of, view_of
 from tests.support.memory import MemoryTransactions
-from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, rewind, running, started
-
-GRACE = timedelta(seconds=2)
+from tests.support.scripts import (
+    GRACE,
+    NO_RECORD,
+    boundary,
+    boundary_offset,
+    checkpoints_of_ten,
+    hourly,
+    located,
+    rewind,
+    running,
+    started,
+)
 
 # -- C21 -------------------------------------------------------------------------------------------------------------
 
@@ -279,53 +288,18 @@ def test_c25_what_is_due_is_done_by_anybody_and_twice_changes_nothing() -> None:
     assert len(happened(driver, region_events.CheckpointAborted)) == 1
 
 
-def test_c26_the_end_that_counts_is_the_one_that_was_read_before_the_look_up() -> None:
-    # Records after the boundary arrive between the two questions: an end that was read last would include them.
-    read_first, read_last = LogBounds(start=Offset(0), end=Offset(110)), LogBounds(start=Offset(0), end=Offset(140))
-    nothing, instant = TimeAnswer(offset=None), boundary(1)
-    found = boundaries.locate(
-        boundary=instant,
-        end_before=read_first,
-        answer=nothing,
-        restore_point=Offset(0),
-        now=instant + GRACE,
-        grace=GRACE,
-    )
-    assert found is not None
-    assert found.offset == 110 < read_last.end
-
-
 def test_c26_without_a_record_nothing_is_decided_before_boundary_and_grace_have_passed() -> None:
-    log, instant = LogBounds(start=Offset(0), end=Offset(110)), boundary(1)
     second = timedelta(seconds=1)
-    for now in (instant - second, instant + second):
-        asked = boundaries.locate(
-            boundary=instant,
-            end_before=log,
-            answer=TimeAnswer(offset=None),
-            restore_point=Offset(0),
-            now=now,
-            grace=GRACE,
-        )
-        assert asked is None
-    answer = TimeAnswer(offset=Offset(120), found=instant)
-    found = boundaries.locate(
-        boundary=instant, end_before=log, answer=answer, restore_point=Offset(0), now=instant, grace=GRACE
-    )
-    assert found is not None
-    assert found.offset == 120
+    for after in (-second, second):
+        assert boundary_offset(NO_RECORD, after=after, end=110) is None
+    answer = TimeAnswer(offset=Offset(120), found=boundary(1))
+    assert boundary_offset(answer, after=timedelta(0), end=110) == rows.BoundaryOffset(offset=Offset(120))
 
 
 def test_c27_a_record_from_the_future_does_not_stop_its_partition() -> None:
-    log, instant = LogBounds(start=Offset(0), end=Offset(900)), boundary(1)
     answer = TimeAnswer(offset=Offset(500), found=datetime(2099, 1, 1, tzinfo=BEGINNING.tzinfo))
-    early = boundaries.locate(
-        boundary=instant, end_before=log, answer=answer, restore_point=Offset(0), now=instant, grace=GRACE
-    )
-    assert early is None
-    found = boundaries.locate(
-        boundary=instant, end_before=log, answer=answer, restore_point=Offset(0), now=instant + GRACE, grace=GRACE
-    )
+    assert boundary_offset(answer, after=timedelta(0), end=900) is None
+    found = boundary_offset(answer, after=GRACE, end=900)
     assert found is not None
     assert found.offset == 900
     assert "500" in found.inexact

@@ -15,11 +15,9 @@ from airflow_kcr.protocol.values import Offset, TopicId
 from airflow_kcr.schedules import Every
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import happened
-from tests.support.scripts import HOUR, boundary, hourly, located, running
+from tests.support.scripts import GRACE, HOUR, NO_RECORD, boundary, boundary_offset, hourly, located, running
 
 NOON = BEGINNING + 12 * HOUR
-GRACE = timedelta(seconds=2)
-NOTHING = TimeAnswer(offset=None)
 
 
 def locate(answer: TimeAnswer, *, after: timedelta, end: int = 100, restore_point: int = 0) -> BoundaryOffset | None:
@@ -65,15 +63,7 @@ def test_a_record_below_the_restore_point_is_no_answer_and_the_checkpoint_is_not
 
 @pytest.mark.parametrize(("high", "is_exact"), [(None, True), (99, True), (100, True), (101, False)])
 def test_an_open_transaction_below_the_boundary_is_named(high: int | None, is_exact: bool) -> None:
-    found = boundaries.locate(
-        boundary=NOON,
-        end_before=LogBounds(start=Offset(0), end=Offset(100)),
-        answer=NOTHING,
-        restore_point=Offset(0),
-        now=NOON + GRACE,
-        grace=GRACE,
-        high_before=None if high is None else Offset(high),
-    )
+    found = boundary_offset(NO_RECORD, after=GRACE, end=100, high=high)
     assert found is not None
     assert found.offset == 100
     assert ("a transaction that is open hides the records from 100 on" in found.inexact) is not is_exact
