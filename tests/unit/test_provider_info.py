@@ -177,6 +177,8 @@ HEAVY = (
     "rich",
     "typer",
     "fastapi",
+    "jinja2.sandbox",
+    "airflow_kcr.plugins.page",
     "airflow_kcr.store",
     "airflow_kcr.api",
     "airflow_kcr.kafka",

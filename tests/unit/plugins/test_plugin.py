@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -86,14 +84,3 @@ def test_the_page_shows_the_stores_that_the_setting_names(
     if named is not None:
         monkeypatch.setenv("AIRFLOW__KCR__PAGE_CONN_IDS", named)
     assert shown_connections() == shown
-
-
-def test_whoever_only_loads_the_plugin_does_not_pay_for_the_page() -> None:
-    look = (
-        "import sys; from airflow.providers.common.compat.sdk import AirflowPlugin\n"
-        "from airflow.sdk import BaseOperator; before = set(sys.modules)\n"
-        "import airflow_kcr.plugins; new = set(sys.modules) - before\n"
-        "print(*new & {'fastapi', 'jinja2.sandbox', 'airflow_kcr.plugins', 'airflow_kcr.plugins.page'})"
-    )
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", look], check=True, capture_output=True, text=True)
-    assert ran.stdout.split()[-1:] == ["airflow_kcr.plugins"]
