@@ -167,11 +167,6 @@ class TestFindings:
         ]
 
 
-def test_names_with_commas_and_quotes_survive_both_ways() -> None:
-    odd = offsets(*((GroupPartition(GroupId(g), FLIGHTS, 0), 5) for g in ('a,"b"', "'", "c d", "#x", "a;b")))
-    assert read_offsets(write_offsets(odd), partitions=tuple(odd)) == odd
-
-
 @pytest.mark.parametrize("text", ["flights;0;1\n", "flights\t0\t1\n", "# offsets\nflights,0,1\n", "etl;flights;0;1\n"])
 def test_other_separators_and_comments_are_refused_with_both_accepted_forms(text: str) -> None:
     assert findings(text)[0] == (

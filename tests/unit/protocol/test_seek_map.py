@@ -38,26 +38,12 @@ class TestMap:
 class TestOpenEntries:
     seek = SeekMap({P0: entry(5), P1: entry(None, SeekSource.SINK_PROGRESS)})
 
-    def test_known_offsets_and_open_partitions_are_told_apart(self) -> None:
-        assert self.seek.offsets == OffsetMap({P0: Offset(5)})
-        assert self.seek.open == (P1,)
-
-    def test_an_open_entry_is_written_by_the_first_who_knows_it(self) -> None:
-        written = self.seek.write({P1: entry(7, SeekSource.SINK_PROGRESS)})
-        assert written[P1] == entry(7, SeekSource.SINK_PROGRESS)
-        assert written.open == ()
-        assert self.seek.open == (P1,)
-
     def test_a_known_entry_never_changes(self) -> None:
         written = self.seek.write({P1: entry(7)})
         assert written.write({P1: entry(8), P0: entry(6)}) is written
 
     def test_a_missing_entry_can_be_written_too(self) -> None:
         assert self.seek.write({P2: entry(9)})[P2] == entry(9)
-
-    def test_one_write_takes_what_is_open_and_leaves_what_is_known(self) -> None:
-        written = self.seek.write({P0: entry(6), P1: entry(7)})
-        assert written.offsets == OffsetMap({P0: Offset(5), P1: Offset(7)})
 
 
 def test_offsets_of_one_source_become_a_map() -> None:
@@ -66,17 +52,6 @@ def test_offsets_of_one_source_become_a_map() -> None:
 
 
 class TestFilled:
-    def test_what_the_target_lacks_resumes_at_its_initial_offset(self) -> None:
-        seek = filled(SeekMap({P0: entry(5)}), initial={P0: Offset(1), P1: Offset(2)}, partitions=[P0, P1])
-        assert seek == {P0: entry(5), P1: entry(2, SeekSource.INITIAL)}
-
-    def test_without_an_initial_offset_the_entry_stays_open(self) -> None:
-        seek = filled(SeekMap({}), initial={}, partitions=[P0])
-        assert seek == {P0: entry(None, SeekSource.START_POSITION)}
-
     def test_an_open_entry_of_the_target_stays_open_and_is_not_the_initial_offset(self) -> None:
         target = SeekMap({P0: entry(None, SeekSource.SINK_PROGRESS)})
         assert filled(target, initial={P0: Offset(1)}, partitions=[P0]) == target
-
-    def test_partitions_that_left_the_region_are_left_out(self) -> None:
-        assert list(filled(SeekMap({P0: entry(5), P2: entry(6)}), initial={P2: Offset(1)}, partitions=[P0])) == [P0]
