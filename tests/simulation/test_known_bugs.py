@@ -3,79 +3,39 @@
 That is streamsx.kafka's issue tracker and code (`#n`, B1 to B8), as far as a protocol core can have it; one bug is of
 Kafka's own tools. Not here, because only an adapter can have it: a group id that changes on restart (#123), transient
 errors (#198), poll threads that are dead (#98), and what the producers did (#163 to #196).
+
+Shown where their rules are: a count of records (#45) in `test_batches.py` and `test_reconciliation.py`, a restore point
+that stays behind (#53) in `test_completion.py`, batches in a drain (#114) in C43, of an older epoch (#117) in
+`test_protocol_properties.py`, numbers with separators (#171) in `test_targets.py` and `test_offsets_csv.py`, requests
+that are swallowed (#222) in `test_acknowledgement.py`; one member for the whole region (B2) in C49, completion by a
+count (B3) in `test_protocol_properties.py`, members changed in place (B6) in `test_member_product.py`, notifications
+that are lost (B7) in `test_presence.py`.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from airflow_kcr import errors
-from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, read_offsets, write_offsets
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import commands, rows
-from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import (
     Acknowledge,
-    Reconcile,
     ReportReadBack,
-    RequestReset,
 )
-from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
-from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToOffset
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Offset, Range
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Offset
 from tests.support import answers
-from tests.support.driver import GROUP, STOP, Driver, group_rules
-from tests.support.judging import accepted, causes, happened, judge, open_checkpoint, positions, state
+from tests.support.driver import STOP
+from tests.support.judging import causes, judge, positions, state
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
-from tests.support.scripts import all_crash, checkpoints_of_ten, running, started
+from tests.support.scripts import all_crash, checkpoints_of_ten, running
 
 # -- streamsx.kafka: reported ------------------------------------------------------------------------------------------
-
-
-def test_053_every_checkpoint_of_a_periodic_region_advances_what_a_reset_goes_back_to() -> None:
-    driver = running()
-    for number in range(1, 6):
-        driver.process()
-        checkpoint = driver.checkpoint(f"n{number}")
-        assert driver.region.restore_sequence == checkpoint
-        assert set(driver.region.offsets[checkpoint].values()) == {10 * number}
-    driver.crash(driver.member(0))
-    driver.recover()
-    assert positions(driver) == [50] * 4
-    judge(driver)
-
-
-def test_045_a_checkpoint_by_count_holds_exactly_that_many_records() -> None:
-    rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=25))
-    driver = started(Driver(partitions=1, rules=rules))
-    member, q = driver.member(0), driver.partition(0)
-    driver.finish_batch(driver.start_batch(member, 20))
-    with pytest.raises(errors.BatchRefused, match="5 are left"):
-        driver.start_batch(member, 6)
-    driver.finish_batch(driver.start_batch(member, 5))
-    driver.handle(Reconcile())
-    checkpoint = driver.complete()
-    assert dict(driver.region.offsets[checkpoint]) == {q: 25}
-    driver.publish()
-    driver.finish_batch(driver.start_batch(member, 25))
-    judge(driver)
-
-
-def test_114_nothing_is_submitted_after_the_drain() -> None:
-    driver = running()
-    driver.process()
-    driver.request_checkpoint("n1")
-    driver.contribute(driver.member(0))
-    for member in driver.all_members():
-        with pytest.raises(errors.BatchRefused):
-            driver.start_batch(member)
-    driver.complete()
-    judge(driver)
 
 
 def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() -> None:
@@ -93,20 +53,6 @@ def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() 
     moved = replace(draining, claims=claims_of(position=10), counter=EventNumber(12))
     wanted = [*alone.last, *alone.feed(answers.view_read(view=moved)), *alone.wait(2)]
     assert [e.sequence for e in wanted if isinstance(e, messages.PrepareSinks)] == [2]
-
-
-def test_117_a_batch_of_the_time_before_a_reset_is_never_accepted_after_it() -> None:
-    driver = running()
-    stale = driver.start_batch(driver.member(0))
-    driver.request_reset(driver.member(1), rows.ResetCause.BATCH_FAILED, "it raised")
-    with pytest.raises(errors.StaleEpoch):
-        driver.finish_batch(stale)
-    driver.finish_reset()
-    with pytest.raises(errors.FencedError):
-        driver.finish_batch(stale)
-    driver.process()
-    assert accepted(driver, driver.partition(0)) == [Range(Offset(0), Offset(10))]
-    judge(driver)
 
 
 def test_124_a_partition_that_was_added_since_the_checkpoint_is_read_after_a_restart_of_static_members() -> None:
@@ -180,32 +126,6 @@ def test_158_a_commit_that_fails_ends_no_process_and_begins_no_reset() -> None:
     assert not [e for e in alone.all if isinstance(e, commands.RequestReset | messages.EndProcess)]
 
 
-@pytest.mark.parametrize("number", [999, 1_000, 1_234_567, 2**63 - 1])
-def test_171_numbers_are_written_without_separators_and_read_back(number: int) -> None:
-    q = Driver().partition(0)
-    text = write_offsets({q: Offset(number)})
-    assert text == f"t,0,{number}\n"
-    assert dict(read_offsets(text, partitions=[q])) == {q: number}
-    for target in (ToCheckpoint(sequence=CheckpointNumber(number)), ToOffset(offset=Offset(number))):
-        stored = json.dumps(documents.write(target, Target))
-        assert str(number) in stored
-        assert documents.read(json.loads(stored), Target) == target
-
-
-def test_222_many_requests_of_one_epoch_are_one_reset_and_none_is_swallowed() -> None:
-    driver = running(partitions=3, members=3)
-    callers = [driver.caller(m) for m in driver.all_members()]
-    for caller in callers:
-        driver.handle(RequestReset(caller=caller, cause=rows.ResetCause.BATCH_FAILED, detail="it raised"))
-    assert driver.region.epoch == callers[0].epoch + 1
-    requested = happened(driver, region_events.ResetRequested)
-    assert [body.epoch for body in requested] == [callers[0].epoch] * 3
-    # One that was made in the reset's own epoch is a new one: what it asks for is not done yet (#148).
-    driver.request_reset(driver.member(0), rows.ResetCause.SINK_FAILED, "the disk is full")
-    assert driver.region.epoch == callers[0].epoch + 2
-    judge(driver)
-
-
 # -- streamsx.kafka: seen in its code ----------------------------------------------------------------------------------
 
 
@@ -224,43 +144,6 @@ def test_b1_a_partition_first_seen_after_the_checkpoint_is_rewound_to_its_beginn
         assert positions(driver) == [10, 10, 10, 10, 5]
         assert driver.region.seek[added] == SeekEntry(offset=Offset(5), source=SeekSource.INITIAL, current=Offset(15))
     judge(driver)
-
-
-def test_b2_a_lone_member_is_not_taken_for_the_whole_region() -> None:
-    driver = running()
-    driver.process()
-    all_crash(driver, [driver.member(1)])
-    driver.request_checkpoint("n1")
-    assert open_checkpoint(driver) is None
-    with pytest.raises(errors.CheckpointRefused):
-        driver.contribute(driver.member(0))
-
-
-def test_b3_a_checkpoint_is_complete_by_names_and_coverage_and_not_by_a_count() -> None:
-    driver = running()
-    driver.process()
-    driver.request_checkpoint("n1")
-    for _ in range(2):
-        driver.contribute(driver.member(0))
-    assert open_checkpoint(driver) is not None
-    driver.contribute(driver.member(1))
-    assert open_checkpoint(driver) is None
-    judge(driver)
-
-
-def test_b3_what_a_member_contributes_is_what_the_store_knows_or_it_is_refused() -> None:
-    driver = running()
-    driver.process()
-    driver.request_checkpoint("n1")
-    region = driver.region
-    wrong = OffsetMap({driver.partition(0): Offset(10), driver.partition(1): Offset(9)})
-    part = replace(driver.part_of(driver.member(0)), offsets=wrong)
-    with pytest.raises(errors.ConflictingContribution, match="the store has 10"):
-        driver.handle(part)
-    fewer = replace(part, offsets=OffsetMap({driver.partition(0): Offset(10)}))
-    with pytest.raises(errors.NotClaimed, match="exactly the partitions it holds"):
-        driver.handle(fewer)
-    assert driver.region == region
 
 
 def test_b4_a_rebalance_that_every_member_notices_is_one_reset() -> None:
@@ -286,29 +169,6 @@ def test_b5_an_assignment_without_a_revoke_before_it_is_claimed_and_positioned_l
     ]
     alone.grant(replace(view_of(claims_of(MINE[:1], position=4, resume=4)), counter=EventNumber(11)), assignment=2)
     assert dict(alone.member.positions) == {MINE[0]: 4}
-
-
-def test_b6_a_member_is_a_value_that_no_step_changes_in_place() -> None:
-    alone = LoneMember().in_batch()
-    before = alone.member
-    copy = replace(before)
-    alone.feed(messages.BatchEnded(batch=BatchId("b1")), messages.Notice.REVOKED, messages.StoreLost())
-    assert before == copy
-    with pytest.raises(AttributeError):
-        before.state = State.CLOSED  # type: ignore[misc]
-
-
-def test_b7_a_notification_that_was_lost_is_made_up_for_by_the_next_renewal() -> None:
-    alone = LoneMember().processing()
-    assert not [e for e in alone.wait(3) if isinstance(e, commands.ReadRegion)]
-    alone.feed(answers.renewed(sent_at=alone.now, counter=EventNumber(alone.view.counter + 1)))
-    assert alone.wanted(commands.ReadRegion)
-
-
-def test_b7_what_is_due_is_done_though_nobody_was_told() -> None:
-    alone = LoneMember().processing()
-    alone.feed(answers.renewed(sent_at=alone.now, counter=alone.view.counter, needs_reconciling=True))
-    assert alone.wanted(commands.Reconcile)
 
 
 # -- Kafka's tools ---------------------------------------------------------------------------------------------------
