@@ -382,6 +382,27 @@ def test_a_region_with_something_to_read_or_to_do_is_started() -> None:
         assert causes(driver)[-1] == "start", reason
 
 
+def test_a_partition_that_came_after_the_newest_checkpoint_is_its_members_to_bring_in() -> None:
+    driver = late(4)
+    done(driver)
+    driver.handle(START)
+    all_join(driver)
+    added = driver.partition(4)
+    driver.grow(added, end=0)
+    driver.claim(driver.member(0), [added])
+    driver.handle(commands.KillRegion())
+    assert driver.region.claim_of(added).resume == 0
+    assert added not in driver.region.restore_point_offsets()
+    wanted = commands.Run(
+        request_id=RequestId("r3"),
+        boundary=boundary(3),
+        found={p: rows.BoundaryOffset(offset=Offset(0 if p == added else 10)) for p in driver.logs},
+    )
+    before = driver.region
+    assert not driver.handle(commands.CompleteAtRest(run=wanted, logs=driver.logs))
+    assert driver.region == before
+
+
 def test_a_run_whose_members_went_before_it_was_published_has_them_come_once_more_and_reads_nothing() -> None:
     driver = late()
     run(driver, "r1", boundary(1))
