@@ -35,7 +35,7 @@ from airflow_kcr.floods import unflooded
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.lookup import require_checkpoint
-from airflow_kcr.protocol.region.rows import Checkpoint
+from airflow_kcr.protocol.region.rows import Checkpoint, Recomputation
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
@@ -125,8 +125,10 @@ class EventContext:
     environ: Mapping[str, str]
 
 
-def run_id(region: Region, row: Checkpoint, revision: int | None = None) -> str:
-    """Return the run that has made the output of a checkpoint.
+def run_id(region: Region, row: Checkpoint, revision: int | None = None) -> str | None:
+    """Return the run that has made the output of a checkpoint; None: which attempt has is not known any more.
+
+    A store that was restored gives the number of a revision away a second time, so the attempt's token is part of it.
 
     Args:
         region: the checkpoint's.
@@ -134,7 +136,10 @@ def run_id(region: Region, row: Checkpoint, revision: int | None = None) -> str:
         revision: of its output; None: the newest.
     """
     number = row.revision if revision is None else revision
-    return _uuid(region, row.timeline, row.sequence, number)
+    if number == 0:
+        return _uuid(region, row.timeline, row.sequence, 0)
+    made = _attempt(row, number)
+    return None if made is None else _uuid(region, row.timeline, row.sequence, number, made.token)
 
 
 def of_checkpoint(handle: Handle, sequence: int, context: EventContext, revision: int | None = None) -> RunEvent:
@@ -153,9 +158,10 @@ def of_checkpoint(handle: Handle, sequence: int, context: EventContext, revision
     row = require_checkpoint(region, CheckpointNumber(sequence))
     spec = stored_spec(region.spec.text)
     number = row.revision if revision is None else revision
-    made = next((one for one in row.recomputations if one.revision and one.revision == number), None)
-    at = None if number and made is None else row.published_at if made is None else made.finished_at
-    if at is None:
+    made = _attempt(row, number)
+    at = row.published_at if number == 0 else None if made is None else made.finished_at
+    run = run_id(region, row, number)
+    if at is None or run is None:
         what = "not published" if number == 0 else f"not known to have a revision {number}"
         raise CheckpointNotUsable(f"checkpoint {row.sequence} of region {region.name} is {what}")
     facets: dict[str, RunFacet] = {
@@ -183,7 +189,7 @@ def of_checkpoint(handle: Handle, sequence: int, context: EventContext, revision
         "checkpoint",
         region,
         context,
-        run=run_id(region, row, number),
+        run=run,
         at=at,
         facets=facets,
         inputs=_inputs(region, spec, context.environ),
@@ -223,6 +229,11 @@ def of_reset(handle: Handle, reset: ResetView, context: EventContext) -> RunEven
         facets={"kcr_reset": facet},
         outputs=_outputs(region, spec, context.environ),
     )
+
+
+def _attempt(row: Checkpoint, revision: int) -> Recomputation | None:
+    """Return the recomputation that has made a revision, 1 or later."""
+    return next((one for one in row.recomputations if one.revision == revision), None)
 
 
 def _uuid(region: Region, *numbers: object) -> str:

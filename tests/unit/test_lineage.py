@@ -81,7 +81,7 @@ def sent(region: Region, sequence: int) -> dict[str, Any]:
     return document(of_checkpoint(region.checkpoints, sequence, lineage.context_of_process(ENVIRON)))
 
 
-def recomputed(driver: Driver, sequence: int, requester: Requester | None = None) -> None:
+def recomputed(driver: Driver, sequence: int, requester: Requester | None = None, token: str = "one") -> None:
     """Replace the output of a checkpoint."""
     number = CheckpointNumber(sequence)
     ranges = {p: (Range(Offset(0), Offset(10)),) for p in driver.region.claims}
@@ -90,7 +90,7 @@ def recomputed(driver: Driver, sequence: int, requester: Requester | None = None
         commands.StartRecomputation(
             sequence=number,
             request_id=RequestId("again"),
-            token="one",
+            token=token,
             groups=(GroupId("g"),),
             ranges=ranges,
             lease=timedelta(seconds=60),
@@ -133,6 +133,19 @@ def test_a_recomputation_names_the_run_whose_output_it_replaces(driver: Driver, 
     assert (facet["revision"], facet["replaces"]) == (1, before["run"]["runId"])
     assert after["run"]["runId"] != before["run"]["runId"]
     assert after["eventTime"] > before["eventTime"]
+
+
+def test_a_restored_store_gives_a_revision_away_again_and_its_run_is_another(driver: Driver, region: Region) -> None:
+    sequence = driver.checkpoint("a")
+    older = driver.region.checkpoints[sequence]
+    recomputed(driver, sequence)
+    lost = sent(region, sequence)
+    driver.change(lambda region, _now: region.with_checkpoint(older))
+    recomputed(driver, sequence, token="two")
+    again = sent(region, sequence)
+    numbers = [one["run"]["facets"]["kcr_checkpoint"]["revision"] for one in (lost, again)]
+    assert numbers == [1, 1]
+    assert lost["run"]["runId"] != again["run"]["runId"]
 
 
 def test_a_reset_names_the_runs_whose_output_it_has_undone(
