@@ -84,24 +84,6 @@ def test_c01_every_target_of_a_person_is_where_the_next_automatic_reset_goes(tar
     judge(driver)
 
 
-def test_c01_a_second_attempt_keeps_the_target() -> None:
-    driver = running()
-    checkpoints = checkpoints_of_ten(driver, 9)
-    driver.reset(ToCheckpoint(sequence=checkpoints[2]))
-    driver.complete()
-    first = driver.region.epoch
-    driver.claim(driver.member(0))
-    driver.claim(driver.member(1))
-    driver.wait(301)
-    assert driver.region.epoch == first + 1
-    assert causes(driver)[-1] is ResetCause.ATTEMPT_EXPIRED
-    assert driver.region.seek.offsets == driver.region.seek_maps[first].offsets
-    driver.finish_reset()
-    assert positions(driver) == [30] * 4
-    assert driver.region.timeline == driver.region.resets[first].timeline
-    judge(driver)
-
-
 def test_c01_retirement_keeps_what_the_restore_point_was_built_from() -> None:
     rules = RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=2))
     driver = started(Driver(rules=rules))

@@ -7,7 +7,6 @@ import pytest
 from airflow_kcr.errors import LeaseExpired, StaleEpoch, StrangeContribution, UnknownMember
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import (
@@ -19,7 +18,7 @@ from airflow_kcr.protocol.region.commands import (
 )
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import BatchId, Incarnation, Offset
+from airflow_kcr.protocol.values import BatchId, Incarnation
 from tests.support import answers
 from tests.support.driver import BEGINNING, GROUP, START, Driver, group_rules
 from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state
@@ -76,20 +75,6 @@ def test_c12_a_pipeline_that_hangs_is_cancelled_and_then_its_process_ends() -> N
     assert not any(isinstance(e, messages.EndProcess) for e in wanted)
     alone.wait(timeouts.process_end_limit.total_seconds())
     assert alone.wanted(messages.EndProcess)
-
-
-def test_c12_the_region_recovers_from_a_member_that_hung_and_ended_its_process() -> None:
-    driver = running()
-    hung = driver.member(0)
-    batch = driver.start_batch(hung)
-    driver.request_reset(hung, rows.ResetCause.BATCH_TIMEOUT, "batch took too long")
-    driver.crash(hung)
-    driver.recover()
-    assert state(driver) is rows.RegionState.RUNNING
-    assert driver.row(batch).outcome is rows.Outcome.UNKNOWN
-    driver.process()
-    assert positions(driver) == [10] * 4
-    judge(driver)
 
 
 # -- C13 -------------------------------------------------------------------------------------------------------------
@@ -241,19 +226,6 @@ def test_c17_after_a_store_that_was_away_for_longer_than_a_lease_everybody_is_ba
     judge(driver)
 
 
-def test_c17_a_member_comes_back_by_itself_as_a_new_incarnation() -> None:
-    alone = LoneMember().in_batch()
-    alone.feed(messages.StoreLost())
-    alone.wait(15, renewing=False)
-    assert (alone.state, alone.member.incarnation) == (State.JOINING, None)
-    assert any(isinstance(e, commands.Register) and e.previous == 1 for e in alone.all)
-    assert any(isinstance(e, messages.Cancel) for e in alone.all)
-    alone.feed(messages.BatchEnded(batch=BatchId("b1")))
-    alone.feed(messages.Notice.STORE_BACK, answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
-    # Its own old batch is discarded by the new incarnation: nothing has to wait for the lease of the old one.
-    assert [(e.batch, e.incarnation) for e in alone.wanted(commands.DiscardBatch)] == [("b1", 2)]
-
-
 def test_c18_a_joining_member_aborts_a_checkpoint_that_another_has_contributed_to_and_it_is_tried_again_at_once() -> (
     None
 ):
@@ -275,40 +247,6 @@ def test_c18_a_joining_member_aborts_a_checkpoint_that_another_has_contributed_t
     assert driver.clock.now == before
     assert driver.complete() == second.sequence
     assert causes(driver) == [rows.ResetCause.START]
-    judge(driver)
-
-
-def test_c18_a_partition_added_under_an_open_checkpoint_is_in_the_next_try() -> None:
-    driver = running()
-    driver.process()
-    driver.request_checkpoint("n1")
-    driver.contribute(driver.member(0))
-    added = driver.partition(4)
-    driver.grow(added, end=1_000)
-    driver.claim(driver.member(1), [*driver.processes[driver.member(1)].assigned, added])
-    checkpoint = driver.complete()
-    assert added in driver.region.offsets[checkpoint]
-    assert driver.region.offsets[checkpoint][added] == 0
-    assert causes(driver) == [rows.ResetCause.START]
-    judge(driver)
-
-
-def test_c18_where_the_newcomer_takes_what_was_begun_it_goes_on_there_and_the_checkpoint_is_tried_again() -> None:
-    driver = running(members=3, partitions=3)
-    driver.vanish(driver.member(2))
-    driver.wait(60)
-    driver.claim(driver.member(1), [driver.partition(1), driver.partition(2)])
-    driver.process()
-    driver.request_checkpoint("n1")
-    driver.contribute(driver.member(0))
-    driver.join(driver.member(2))
-    driver.claim(driver.member(2), [driver.partition(2)])
-    assert causes(driver) == [rows.ResetCause.START]
-    assert [body.late for body in happened(driver, region_events.CheckpointAborted)] == [("g[1] (t-1)",)]
-    driver.claim(driver.member(1), [driver.partition(1)])
-    assert positions(driver) == [10] * 3
-    sequence = driver.complete()
-    assert driver.region.offsets[sequence] == OffsetMap({driver.partition(n): Offset(10) for n in range(3)})
     judge(driver)
 
 

@@ -84,17 +84,6 @@ def test_c21_a_stopping_region_is_not_stopped_before_every_member_has_its_commit
     judge(driver)
 
 
-def test_c21_or_before_the_commit_timeout_where_a_rebalance_kept_one_from_committing() -> None:
-    driver, checkpoint = stopping()
-    driver.read_back(driver.member(0))
-    driver.wait(29)
-    assert state(driver) is not rows.RegionState.STOPPED
-    driver.wait(2)
-    assert state(driver) is rows.RegionState.STOPPED
-    assert driver.region.checkpoints[checkpoint].committed is rows.Committed.NO
-    judge(driver)
-
-
 def test_c21_a_member_leaves_its_group_only_when_the_region_is_stopped() -> None:
     alone = LoneMember().processing()
     waiting = replace(
@@ -342,22 +331,6 @@ def test_c28_a_boundary_at_or_before_the_restore_point_is_answered_by_the_first_
     judge(driver)
 
 
-def test_c28_an_earlier_boundary_asked_for_after_a_later_one_is_answered_by_the_later_ones_checkpoint() -> None:
-    driver = hourly()
-    located(driver, boundary(2), 40)
-    driver.process()
-    driver.request_checkpoint("run2", boundary=boundary(2))
-    first = driver.request_checkpoint("run1", boundary=boundary(1))
-    assert first.state is rows.RequestState.QUEUED
-    driver.process(width=30)
-    driver.handle(Reconcile())
-    checkpoint = driver.complete()
-    requests = driver.region.requests
-    assert {requests[n].sequence for n in requests} == {checkpoint}
-    assert {requests[n].state for n in requests} == {rows.RequestState.ANSWERED}
-    judge(driver)
-
-
 def test_c28_members_hold_at_the_boundary_until_the_run_asks_and_a_later_request_releases_them() -> None:
     driver = hourly(mode=CheckpointMode.DAG_RUN)
     located(driver, boundary(1), 30)
@@ -375,20 +348,6 @@ def test_c28_members_hold_at_the_boundary_until_the_run_asks_and_a_later_request
     checkpoint = driver.complete()
     assert set(driver.region.offsets[checkpoint].values()) == {50}
     assert driver.request_checkpoint("run1", boundary=boundary(1)).sequence == checkpoint
-    judge(driver)
-
-
-def test_c28_a_position_past_a_boundary_is_refused_unless_an_inexact_checkpoint_is_allowed() -> None:
-    driver = hourly()
-    driver.process(width=100)
-    located(driver, boundary(1), 30)
-    refused = driver.request_checkpoint("run1", boundary=boundary(1))
-    assert refused.state is rows.RequestState.REFUSED
-    assert "past the boundary" in refused.refusal
-    allowed = driver.request_checkpoint("run2", boundary=boundary(1), allow_inexact=True)
-    assert allowed.state is rows.RequestState.OPEN
-    checkpoint = driver.complete()
-    assert driver.region.checkpoints[checkpoint].inexact
     judge(driver)
 
 
@@ -421,15 +380,4 @@ def test_c30_a_checkpoint_of_another_branch_is_refused_with_what_is_missing_or_i
     driver.complete()
     driver.finish_reset()
     assert positions(driver) == [90] * 4
-    judge(driver)
-
-
-def test_c30_a_checkpoint_that_the_new_branch_has_not_undone_stays_a_target() -> None:
-    driver = running()
-    checkpoints = checkpoints_of_ten(driver, 5)
-    rewind(driver, ToCheckpoint(sequence=checkpoints[2]))
-    current = [s for s in checkpoints if driver.region.checkpoints[s].is_current]
-    assert current == checkpoints[:3]
-    rewind(driver, ToCheckpoint(sequence=checkpoints[1]))
-    assert positions(driver) == [20] * 4
     judge(driver)
