@@ -113,6 +113,7 @@ def test_twice_as_many_batches_touch_no_more_than_twice_the_rows(database_url: s
     assert not faster
 
 
+@pytest.mark.long
 def test_twenty_thousand_batches_are_undone_in_the_time_that_a_statement_has(database_url: str) -> None:
     with driver_over(database_url, 12) as driver:
         # As the planner is most wrong; that it reads no more with other statistics is shown above.
@@ -178,7 +179,7 @@ def test_a_batch_is_read_with_as_many_rows_however_many_resets_came_after_it(dat
             failed(driver)
             driver.finish_reset()
         few = read()
-        for number in range(30):
+        for number in range(12):
             driver.process()
             driver.checkpoint(f"on-{number}") if number % 3 == 0 else failed(driver)
             driver.finish_reset()

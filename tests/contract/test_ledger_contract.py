@@ -105,7 +105,15 @@ def batches(chance: Random, driver: Driver, turn: int, epoch: int, now: datetime
     return found
 
 
-@pytest.mark.parametrize(("seed", "piece"), [*((seed, ledger.PIECE) for seed in range(4)), (4, 1), (5, 3)])
+@pytest.mark.parametrize(
+    ("seed", "piece"),
+    [
+        (0, ledger.PIECE),
+        *(pytest.param(seed, ledger.PIECE, marks=pytest.mark.long) for seed in range(1, 4)),
+        pytest.param(4, 1, marks=pytest.mark.long),
+        (5, 3),
+    ],
+)
 def test_a_ledger_is_undone_and_proven_as_memory_says(
     drive_twins: Drive, monkeypatch: pytest.MonkeyPatch, seed: int, piece: int
 ) -> None:

@@ -31,7 +31,7 @@ SEEDS = int(os.environ.get("KCR_SIMULATION_SEEDS", "1000"))
 FIRST = int(os.environ.get("KCR_SIMULATION_FIRST_SEED", "0"))
 CHUNK = 50
 ALWAYS = 350
-"""How many of the seeds are run every time, where the others take turns."""
+"""Up to which the seeds after the sample are run every time, where the sample and the others take turns."""
 SAMPLE = 300
 """How many of the seeds' runs must have seen everything."""
 

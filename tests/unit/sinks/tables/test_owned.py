@@ -193,7 +193,7 @@ def test_a_commit_that_did_not_get_there_is_an_error_and_made_by_the_next_try(fi
     assert files.rows() == files.records(sequence)
 
 
-@pytest.mark.parametrize("commits", [1, 30, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("commits", [1, 12, pytest.param(100, marks=pytest.mark.long)])
 def test_commits_of_others_in_between_stay_and_keep_nothing_from_being_published(
     files: TableFiles, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,7 +555,7 @@ class History:
         self.driver.finish_reset()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))])
 def test_whatever_happens_the_table_has_the_records_in_force_once(owned: Owned, seed: int) -> None:
     history = History(made(owned), Random(seed))
     usual = history.batch, history.checkpoint
