@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.models.dag import DagModel
 from typer.testing import CliRunner
 
 from airflow_kcr.cli import app as kcr
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
 
 FLIGHTS = "/api/stores/kcr_default/regions/flights"
 ORIGIN = {"Origin": "http://testserver"}
-
-
-@pytest.fixture(autouse=True)
-def no_teams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow's own tables are not there."""
-    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
 
 
 @pytest.fixture

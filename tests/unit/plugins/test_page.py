@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from airflow.api_fastapi.app import create_auth_manager
-from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
-from airflow.models.dag import DagModel
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from fastapi.routing import APIRoute
@@ -44,24 +42,9 @@ from tests.support.web_routes import routes_of
 from tests.support.words import values_in
 
 if TYPE_CHECKING:
-    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
     from fastapi import FastAPI
 
 EVIL = "<script>alert('x')</script>"
-
-
-@pytest.fixture(autouse=True)
-def no_teams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow's own tables are not there."""
-    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
-
-
-OWNERS: Mapping[rights.Place, frozenset[str]] = {
-    ("kcr_default", "mine"): frozenset({"mine"}),
-    ("kcr_default", "flights"): frozenset({"flights_checkpoint"}),
-    ("other", "flights"): frozenset({"others"}),
-}
-"""Which DAGs work on which regions, in the place of Airflow's own tables."""
 
 
 def page_at(url: str, **others: str) -> FastAPI:
@@ -71,7 +54,8 @@ def page_at(url: str, **others: str) -> FastAPI:
     create_auth_manager()
     lends = {"kcr_default": lending(url)} | {name: lending(other) for name, other in others.items()}
     app = build_page(lends, FakeCluster().clusters)
-    app.dependency_overrides[rights.owners] = lambda: lambda: OWNERS
+    flights = {(name, "flights"): frozenset({"flights_checkpoint"}) for name in lends}
+    app.dependency_overrides[rights.owners] = lambda: lambda: flights
     app.dependency_overrides[rights.resetters] = lambda: lambda dags: []
     app.dependency_overrides[rights.recomputers] = lambda: lambda dags: rights.Recomputers([], [])
     return app
@@ -113,54 +97,6 @@ def test_there_are_no_ways_in_but_those_that_are_meant(app: FastAPI) -> None:
     assert all(isinstance(route, APIRoute) for route in routes_of(app))
     changing = [route.path for route in routes_of(app) if isinstance(route, APIRoute) and route.methods != {"GET"}]
     assert all(path.startswith("/api/stores/{store}/regions/{region}/") for path in changing)
-
-
-def test_every_route_asks_who_is_there(app: FastAPI) -> None:
-    anonymous = TestClient(app)
-    for path in paths(app):
-        assert anonymous.get(path).status_code == 401, path
-
-
-class OwnDags(SimpleAuthManager):
-    """Lets users see the runs of the DAGs that their name says, and none those of all."""
-
-    def is_authorized_dag(self, *, details: DagDetails | None = None, user: SimpleAuthManagerUser, **_: Any) -> bool:  # noqa: ANN401
-        return details is not None and details.id is not None and details.id in user.username.split("+")
-
-
-@pytest.fixture
-def as_owner_of(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], TestClient]:
-    """A browser of a user who may see the runs of those DAGs alone."""
-    monkeypatch.setattr(rights, "get_auth_manager", OwnDags)
-
-    def client(dags: str) -> TestClient:
-        app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username=dags, role=None)
-        return TestClient(app)
-
-    return client
-
-
-@pytest.mark.parametrize("asked", ["", "?dag_id=mine", "?dag_id=~", "?dag_id=flights_checkpoint", "?region=mine"])
-def test_the_region_decides_whose_right_is_asked_and_never_the_request(
-    as_owner_of: Callable[[str], TestClient], driver: Driver, asked: str
-) -> None:
-    other = as_owner_of("mine")
-    for place in ("/regions/flights", "/stores/kcr_default/regions/flights", "/stores/other/regions/flights"):
-        told = other.get(place + asked)
-        assert (told.status_code, told.json()["detail"]) == (403, rights.NOT_YOURS), place
-    listed = other.get("/" + asked)
-    assert listed.status_code == 200
-    assert "flights" not in listed.text
-    # There is none: said only to who may know.
-    assert other.get("/regions/mine" + asked).status_code == 404
-    assert other.get("/regions/nowhere" + asked).status_code == 403
-    own = as_owner_of("flights_checkpoint+else")
-    assert own.get("/regions/flights" + asked).status_code == 200
-    assert "flights" in own.get("/" + asked).text
-    # A region of the same name in another store is another one.
-    assert own.get("/stores/other/regions/flights" + asked).status_code == 403
-    nobody = as_owner_of("nothing")
-    assert {nobody.get(path + asked).status_code for path in ("/", "/regions/flights", "/regions/mine")} == {403}
 
 
 def test_the_regions_of_a_dag_are_those_that_its_operators_name() -> None:

@@ -7,21 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
-from airflow.models.dag import DagModel
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from fastapi.routing import APIRoute
 
-from airflow_kcr.api.regions import opened
 from airflow_kcr.operators.region import KcrPauseOperator
-from airflow_kcr.plugins import page, rights
+from airflow_kcr.plugins import rights
 from tests.support.browsing import TestClient
-from tests.support.live_region import FakeCluster, live_region
+from tests.support.live_region import live_region
 from tests.support.web_routes import routes_of
+from tests.unit.plugins.test_page import page_at
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -88,14 +86,10 @@ ORIGIN = {"Origin": "http://testserver"}
 
 
 @pytest.fixture
-def app(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
-    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
-    create_auth_manager()
+def app(database_url: str) -> Iterator[FastAPI]:
     with live_region(database_url):
-        app = page.build_page({"kcr_default": lambda: opened(database_url)}, FakeCluster().clusters)
+        app = page_at(database_url)
         app.dependency_overrides[rights.owners] = lambda: lambda: OWNERS
-        app.dependency_overrides[rights.resetters] = lambda: lambda dags: []
-        app.dependency_overrides[rights.recomputers] = lambda: lambda dags: rights.Recomputers([], [])
         yield app
 
 
@@ -189,10 +183,13 @@ def test_under_fab_a_region_is_shown_to_who_may_read_one_of_its_dags_or_all_dags
     app: FastAPI, under_fab: None, who: str
 ) -> None:
     asks(app, fab_users()[who], who)
+    client = TestClient(app)
     if who == "editor":
-        client = TestClient(app)
-        assert client.get("/stores/other/regions/flights").status_code == 403
+        told = client.get("/stores/other/regions/flights")
+        assert (told.status_code, told.json()["detail"]) == (403, rights.NOT_YOURS)
         assert client.get("/regions/tills").status_code == 403
+    if who == "editor of another DAG":
+        assert client.get("/regions/tills").status_code == 404, "there is none: said only to who may know"
 
 
 @pytest.mark.parametrize(
