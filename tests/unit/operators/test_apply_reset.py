@@ -78,9 +78,11 @@ def resumed(waits: TaskDeferred, plan: object, status: Status = Status.REACHED, 
     return found
 
 
-def test_an_approved_plan_is_applied_and_waited_for_without_a_slot(
-    driver: Driver, world: World, approval: dict[str, Any]
+def test_an_approved_plan_is_applied_and_waited_for_without_a_slot_and_how_far_it_went_back_is_a_metric(
+    driver: Driver, world: World, approval: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sent: list[tuple[str, dict[str, object]]] = []
+    monkeypatch.setattr(stats, "send", lambda region, **known: sent.append((region, known)))
     approve(driver, approval["plan"])
     waits = deferred(behind_an_approval({**approval, "by": "mallory", "reason": "forged"}))
     driver.complete()
@@ -100,43 +102,19 @@ def test_an_approved_plan_is_applied_and_waited_for_without_a_slot(
     }
     [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
     assert (reset.requester.dag_id, reset.requester.run_id) == (DAG_ID, RUN)
-
-
-def test_how_far_it_went_back_is_sent_as_a_metric(
-    driver: Driver, world: World, approval: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[tuple[str, dict[str, object]]] = []
-    monkeypatch.setattr(stats, "send", lambda region, **known: sent.append((region, known)))
-    waits = deferred(apply(approval))
-    driver.complete()
-    driver.finish_reset()
-    resumed(waits, approval)
-    [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
     assert reset.counted is not None
     assert sent == [("flights", {"rewound": reset.counted.rewound})]
     assert reset.counted.rewound > 0
 
 
-def test_a_retry_finds_the_reset(driver: Driver, world: World, approval: dict[str, Any]) -> None:
-    waits = deferred(apply(approval))
-    deferred(apply(approval))
-    driver.complete()
-    driver.finish_reset()
-    resumed(waits, approval)
-    assert apply(approval).execute(context(try_number=2))["state"] == "done"
-    assert driver.region.epoch == 2
-
-
-def test_a_plan_alone_is_applied_in_the_name_of_the_run(driver: Driver, world: World, plan: dict[str, Any]) -> None:
-    deferred(apply(plan, reason="nightly replay"))
+@pytest.mark.parametrize("reason", ["nightly replay", ""])
+def test_a_plan_alone_is_applied_in_the_name_of_the_run_which_is_a_reason_too(
+    driver: Driver, world: World, plan: dict[str, Any], reason: str
+) -> None:
+    deferred(apply(plan, reason=reason))
     [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
-    assert (reset.requester.who, reset.requester.reason) == ("airflow", "nightly replay")
-
-
-def test_without_any_reason_the_run_is_one(driver: Driver, world: World, plan: dict[str, Any]) -> None:
-    deferred(apply(plan))
-    [reset] = [r for r in Region(driver.name, driver.store).resets.list() if r.plan]
-    assert reset.requester.reason == f"run {RUN} of DAG {DAG_ID}"
+    assert reset.requester.who == "airflow"
+    assert reset.requester.reason == (reason or f"run {RUN} of DAG {DAG_ID}")
 
 
 def test_the_plan_is_that_of_the_task_before(driver: Driver, world: World, approval: dict[str, Any]) -> None:

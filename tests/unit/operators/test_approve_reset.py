@@ -9,7 +9,6 @@ from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.api import Plan, Region, ResetRequest
-from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.links import region_path
 from airflow_kcr.operators.reset import (
     SHOWN,
@@ -59,8 +58,9 @@ def task(plan: dict[str, Any], world: World) -> FakeTask:
     return task
 
 
-@pytest.mark.usefixtures("task")
-def test_sums_come_first_then_the_partitions(world: World) -> None:
+def test_sums_come_first_then_the_partitions_and_the_region_s_page_is_a_click_away(
+    world: World, task: FakeTask
+) -> None:
     assert world.shown["subject"] == "Reset region flights: to-checkpoint 2?"
     assert (world.shown["options"], world.shown["defaults"]) == (["Approve", "Reject"], None)
     lines = world.shown["body"].splitlines()
@@ -75,9 +75,6 @@ def test_sums_come_first_then_the_partitions(world: World) -> None:
         assert line in lines
     assert lines.index("| Records processed again | 800 |") < lines.index("| g | t | 0 | 300 | 100 | 200 | 0 |  |")
     assert world.shown["params"]["reason"]["value"] == "wrong rates"
-
-
-def test_the_region_s_page_is_a_click_away_while_it_waits(task: FakeTask) -> None:
     assert task.xcoms["_link_RegionLink"] == region_path("flights")
 
 
@@ -121,7 +118,9 @@ def test_what_people_wrote_stays_in_its_cell(plan: dict[str, Any]) -> None:
     assert "| Reason | a \\| b \\| c &lt;img src=x> |" in text.splitlines()
 
 
-def test_approved_it_returns_the_plan_with_who_and_why(plan: dict[str, Any], world: World, task: FakeTask) -> None:
+def test_approved_it_returns_and_records_the_plan_as_it_was_shown_with_who_when_and_why(
+    driver: Driver, plan: dict[str, Any], world: World, task: FakeTask
+) -> None:
     found = approve(plan).execute_complete(task_context(task), accepted(world, reason="wrong rates, seen with bob"))
     assert found == {
         "plan": plan,
@@ -130,6 +129,9 @@ def test_approved_it_returns_the_plan_with_who_and_why(plan: dict[str, Any], wor
         "at": "2026-01-01T12:05:00+00:00",
         "reason": "wrong rates, seen with bob",
     }
+    [recorded] = driver.held.reset_answers
+    assert (recorded.request_id, recorded.who, recorded.reason) == (plan["plan"], "ada", "wrong rates, seen with bob")
+    assert (recorded.answered_at.isoformat(), recorded.digest != "") == ("2026-01-01T12:05:00+00:00", True)
 
 
 def test_the_params_of_its_dag_are_no_fields_of_its_form(plan: dict[str, Any], world: World, task: FakeTask) -> None:
@@ -137,10 +139,6 @@ def test_the_params_of_its_dag_are_no_fields_of_its_form(plan: dict[str, Any], w
     resumed = approve(plan)
     resumed.params = ParamsDict({"target": Param("choose"), "reason": Param(None, type=["string", "null"])})
     assert resumed.execute_complete(task_context(task), accepted(world))["approved"] is True
-
-
-def test_rejected_it_says_so(plan: dict[str, Any], task: FakeTask) -> None:
-    assert approve(plan).execute_complete(task_context(task), answer("Reject", reason=None))["approved"] is False
 
 
 def test_the_plan_that_was_shown_is_the_one_that_is_approved(
@@ -268,25 +266,12 @@ def test_what_is_no_plan_is_not_shown(world: World, given: object, what: str) ->
     assert world.shown == {}
 
 
-def test_a_default_answer_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="takes no defaults"):
-        KcrApproveResetOperator(task_id="approve", region="flights", defaults="Approve")
-
-
 # -- what users of Airflow can write ----------------------------------------------------------------------------------
 
 
-def test_the_approval_is_recorded_with_the_plan_as_it_was_shown_the_approver_and_the_time(
-    driver: Driver, plan: dict[str, Any], world: World, task: FakeTask
-) -> None:
-    approve(plan).execute_complete(task_context(task), accepted(world, by="eve", reason="seen"))
-    [recorded] = driver.held.reset_answers
-    assert (recorded.request_id, recorded.who, recorded.reason) == (plan["plan"], "eve", "seen")
-    assert (recorded.answered_at.isoformat(), recorded.digest != "") == ("2026-01-01T12:05:00+00:00", True)
-
-
 def test_a_rejection_is_no_approval(driver: Driver, plan: dict[str, Any], task: FakeTask) -> None:
-    approve(plan).execute_complete(task_context(task), answer("Reject"))
+    rejected = approve(plan).execute_complete(task_context(task), answer("Reject", reason=None))
+    assert rejected["approved"] is False
     assert driver.held.reset_answers == ()
 
 

@@ -18,6 +18,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.base import CheckpointOperator
 from airflow_kcr.operators.checkpoint import (
     KcrCleanCheckpointsOperator,
+    KcrCommitCheckpointOperator,
     KcrCompareCheckpointOperator,
     KcrPinCheckpointOperator,
     KcrRepairCheckpointOperator,
@@ -56,19 +57,25 @@ def test_a_checkpoint_is_pinned_with_its_label_and_unpinned(driver: Driver) -> N
         KcrUnpinCheckpointOperator,
         KcrCompareCheckpointOperator,
         KcrRepairCheckpointOperator,
+        KcrCommitCheckpointOperator,
     ],
 )
 @pytest.mark.parametrize(
     ("checkpoint", "told"),
     [
-        (99, "99"),
+        (99, "no checkpoint 99"),
         ("twelve", "give a sequence"),
+        (True, "give a sequence"),
+        ({"region": "flights"}, "give a sequence"),
         ({"region": "trains", "sequence": 1}, "one of region 'trains'"),
         (None, "test_dag|run"),
     ],
 )
 def test_a_checkpoint_that_is_none_is_not_retried(
-    driver: Driver, made: type[CheckpointOperator], checkpoint: Mapping[str, Any] | int | str | None, told: str
+    driver: Driver,
+    made: type[CheckpointOperator | KcrCommitCheckpointOperator],
+    checkpoint: Mapping[str, Any] | int | str | None,
+    told: str,
 ) -> None:
     with pytest.raises(AirflowFailException, match=told):
         made(task_id="one", region="flights", checkpoint=checkpoint).execute(task_context())

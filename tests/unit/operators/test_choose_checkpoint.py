@@ -4,7 +4,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.operators.reset import KcrChooseCheckpointOperator
+from airflow_kcr.operators.reset import KcrApproveResetOperator, KcrChooseCheckpointOperator
 from airflow_kcr.protocol.region.commands import PinCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
 from airflow_kcr.protocol.targets import ToOffset
@@ -88,7 +88,8 @@ def test_the_newest_checkpoint_that_would_move_something_is_proposed(driver: Dri
 def test_where_no_checkpoint_would_move_anything_the_question_says_so(driver: Driver, world: World) -> None:
     newest = [driver.checkpoint(request_id) for request_id in ("third", "fourth")][-1]
     asked(choose(newest=2), CONTEXT)
-    assert world.shown["params"]["checkpoint"]["value"] == newest
+    form = world.shown["params"]["checkpoint"]
+    assert (form["value"], len(form["schema"]["enum"])) == (newest, 2), "only so many are shown"
     assert world.shown["body"].startswith("Nothing has been processed since any of these checkpoints")
 
 
@@ -99,12 +100,9 @@ def test_what_retention_has_overtaken_is_not_in_the_list(driver: Driver, world: 
     assert world.shown["params"]["checkpoint"]["schema"]["enum"] == [4, 3]
 
 
-def test_only_so_many_are_shown(driver: Driver, world: World) -> None:
-    asked(choose(newest=1), CONTEXT)
-    assert world.shown["params"]["checkpoint"]["schema"]["enum"] == [3]
-
-
 def test_the_choice_is_returned_with_who_and_why(driver: Driver, world: World) -> None:
+    bare = choose().execute_complete(CONTEXT, answer("Choose", by=None, checkpoint=2, reason=None))
+    assert (bare["by"], bare["reason"]) == ("", "")
     found = choose().execute_complete(CONTEXT, answer("Choose", checkpoint=2, reason="wrong rates"))
     assert found == {
         "region": "flights",
@@ -113,11 +111,6 @@ def test_the_choice_is_returned_with_who_and_why(driver: Driver, world: World) -
         "by": "ada",
         "reason": "wrong rates",
     }
-
-
-def test_a_choice_without_a_reason_has_none(driver: Driver, world: World) -> None:
-    found = choose().execute_complete(CONTEXT, answer("Choose", by=None, checkpoint=2, reason=None))
-    assert (found["by"], found["reason"]) == ("", "")
 
 
 def test_a_target_that_the_run_names_is_asked_of_nobody(driver: Driver, world: World) -> None:
@@ -134,15 +127,15 @@ def test_a_target_that_the_run_names_is_asked_of_nobody(driver: Driver, world: W
     assert world.shown == {}
 
 
-def test_a_value_that_is_none_of_its_target_fails_for_good_before_the_store_is_asked(world: World) -> None:
-    named = KcrChooseCheckpointOperator(task_id="choose", region="nowhere", target="to-offset", values={"offset": "6h"})
-    with pytest.raises(AirflowFailException, match="needs a whole number, got '6h'"):
-        named.execute(CONTEXT)
-
-
-def test_a_value_of_another_target_fails_for_good_before_the_store_is_asked(world: World) -> None:
-    named = KcrChooseCheckpointOperator(task_id="choose", region="nowhere", target="to-latest", values={"offset": 6})
-    with pytest.raises(AirflowFailException, match="to-latest does not take offset"):
+@pytest.mark.parametrize(
+    ("target", "value", "said"),
+    [("to-offset", "6h", "needs a whole number, got '6h'"), ("to-latest", 6, "to-latest does not take offset")],
+)
+def test_a_value_that_is_none_of_its_target_fails_for_good_before_the_store_is_asked(
+    world: World, target: str, value: object, said: str
+) -> None:
+    named = KcrChooseCheckpointOperator(task_id="choose", region="nowhere", target=target, values={"offset": value})
+    with pytest.raises(AirflowFailException, match=said):
         named.execute(CONTEXT)
 
 
@@ -214,6 +207,9 @@ def test_a_question_that_airflow_lost_is_asked_again() -> None:
     assert KcrChooseCheckpointOperator(task_id="choose", region="flights", retries=0).retries == 0
 
 
-def test_a_default_answer_is_refused() -> None:
+@pytest.mark.parametrize("asks", [KcrChooseCheckpointOperator, KcrApproveResetOperator])
+def test_a_default_answer_is_refused(
+    asks: type[KcrChooseCheckpointOperator] | type[KcrApproveResetOperator],
+) -> None:
     with pytest.raises(ConfigurationError, match="takes no defaults"):
-        KcrChooseCheckpointOperator(task_id="choose", region="flights", defaults="Choose")
+        asks(task_id="ask", region="flights", defaults="Approve")

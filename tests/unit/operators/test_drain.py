@@ -132,9 +132,10 @@ BY_RUN = "{every: 5m, request: dag_run}"
 # -- asking and waiting ------------------------------------------------------------------------------------------------
 
 
-def test_a_run_asks_for_the_end_of_its_interval_in_its_own_name_and_waits_without_a_slot(start: Start) -> None:
+def test_a_run_asks_for_the_end_of_its_interval_waits_without_a_slot_and_returns_its_checkpoint(start: Start) -> None:
     driver = start(BY_RUN)
-    run = Run(last_boundary(driver))
+    boundary = last_boundary(driver)
+    run = Run(boundary)
     waiting = deferred(run, timeout=10 * MINUTE)
     request = driver.region.requests[run.request_id]
     assert (request.boundary, request.purpose) == (run.end, CheckpointPurpose.REQUEST)
@@ -144,13 +145,6 @@ def test_a_run_asks_for_the_end_of_its_interval_in_its_own_name_and_waits_withou
     assert trigger.waiting_for == {"kind": "checkpoint_published", "request_id": run.request_id}
     assert trigger.deadline == 600
     assert waiting.timeout == timedelta(seconds=660)
-
-
-def test_the_task_returns_which_checkpoint_it_got(start: Start) -> None:
-    driver = start(BY_RUN)
-    boundary = last_boundary(driver)
-    run = Run(boundary)
-    waiting = deferred(run)
     at_boundary(driver, boundary, 10)
     assert resumed(waiting, run) == {
         "region": "flights",
@@ -160,15 +154,6 @@ def test_the_task_returns_which_checkpoint_it_got(start: Start) -> None:
         "inexact": False,
         "revision": 0,
     }
-
-
-def test_a_checkpoint_that_is_there_already_costs_no_deferral(start: Start) -> None:
-    driver = start(BY_RUN)
-    boundary = last_boundary(driver)
-    run = Run(boundary)
-    deferred(run)
-    at_boundary(driver, boundary, 10)
-    assert operator().execute(run.context)["sequence"] == driver.region.restore_sequence
 
 
 def test_a_deferred_drain_reads_the_store_four_times(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,22 +64,26 @@ def test_scope_and_records_to_skip_are_those_of_the_command(driver: Driver, worl
     assert plan["request"]["skip"] == {"g": {"t": {"1": 300}}}
 
 
-def test_without_a_target_it_is_the_checkpoint_that_was_chosen(driver: Driver, world: World) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "target", "requester"),
+    [
+        (
+            {"target": "to-checkpoint", "value": "3", "by": "ada", "reason": "wrong rates"},
+            "to-checkpoint 3",
+            {"who": "ada", "reason": "wrong rates"},
+        ),
+        ({"target": "to-earliest", "value": None, "by": "ada", "reason": ""}, "to-earliest", {"who": "ada"}),
+    ],
+    ids=["chosen", "named by the run"],
+)
+def test_without_a_target_it_is_the_one_that_was_chosen_or_that_the_run_has_named(
+    driver: Driver, world: World, chosen: dict[str, object], target: str, requester: dict[str, str]
+) -> None:
     with DAG("d", schedule=None):
         plan = KcrPlanResetOperator(task_id="plan", region="flights")
         BaseOperator(task_id="choose") >> plan
-    chosen = {"target": "to-checkpoint", "value": "3", "by": "ada", "reason": "wrong rates"}
     found = plan.execute(task_context(task(results={"choose": chosen})))
-    assert (found["target"], found["requester"]) == ("to-checkpoint 3", {"who": "ada", "reason": "wrong rates"})
-
-
-def test_without_a_target_it_is_the_one_that_the_run_has_named(driver: Driver, world: World) -> None:
-    with DAG("d", schedule=None):
-        plan = KcrPlanResetOperator(task_id="plan", region="flights")
-        BaseOperator(task_id="choose") >> plan
-    named = {"target": "to-earliest", "value": None, "by": "ada", "reason": ""}
-    found = plan.execute(task_context(task(results={"choose": named})))
-    assert (found["target"], found["requester"]) == ("to-earliest", {"who": "ada"})
+    assert (found["target"], found["requester"]) == (target, requester)
 
 
 def again(answered: dict[str, Any]) -> dict[str, Any]:
