@@ -94,14 +94,22 @@ def test_a_region_that_is_deleted_says_what_it_leaves_and_one_declared_again_fin
     assert (row["rows"], row["earlier"]) == (0, [f"g/x of region id {first}"])
 
 
+@pytest.mark.parametrize("has_fence", [True, False])
 @pytest.mark.parametrize(("choice", "rows"), [("--keep", 300), ("--delete", 200), ("--take-over", 200)])
 def test_each_way_out_lets_the_new_region_write_all_of_its_records(
-    kcr: Kcr, again: Again, choice: str, rows: int
+    kcr: Kcr, again: Again, choice: str, rows: int, has_fence: bool
 ) -> None:
-    again.lived(again.declared(), 100)
+    first = again.declared()
+    out = again.lived(first, 100)
+    if not has_fence:
+        out.ask("DROP TABLE kcr_fence, kcr_progress")
     assert kcr("region", "delete", "again", "--yes").exit_code == 0
     second = again.declared()
-    assert "out" in kcr("region", "output", "again", choice).stdout
+    with pytest.raises(ConfigurationError, match="kcr region output again"):
+        again.table(second)
+    earlier = f"g/x of region id {first}" if has_fence else "?/? of region id unknown 1"
+    assert kcr.json("region", "output", "again")["sinks"][0]["earlier"] == [earlier]
+    assert f"rows of {'g/x' if has_fence else '?/?'}" in kcr("region", "output", "again", choice).stdout
     out = again.lived(second, 200)
     assert out.ask("SELECT count(*) FROM out") == [(rows,)]
     assert out.ask(f"SELECT count(*) FROM out JOIN kcr_fence ON source = kcr_source WHERE region_id = '{second}'") == [
@@ -149,20 +157,6 @@ def test_a_database_that_was_made_anew_is_refused_until_it_is_accepted(kcr: Kcr,
     out.reset({0: 0})
     out.run({0: (0, 110)})
     assert out.ask("SELECT count(*) FROM out") == [(110,)]
-
-
-@pytest.mark.parametrize(("choice", "rows"), [("--keep", 300), ("--delete", 200), ("--take-over", 200)])
-def test_rows_whose_fence_is_gone_are_settled_as_an_earlier_region_s(
-    kcr: Kcr, again: Again, choice: str, rows: int
-) -> None:
-    again.lived(again.declared(), 100).ask("DROP TABLE kcr_fence, kcr_progress")
-    assert kcr("region", "delete", "again", "--yes").exit_code == 0
-    second = again.declared()
-    with pytest.raises(ConfigurationError, match="kcr region output again"):
-        again.table(second)
-    assert kcr.json("region", "output", "again")["sinks"][0]["earlier"] == ["?/? of region id unknown 1"]
-    assert "rows of ?/?" in kcr("region", "output", "again", choice).stdout
-    assert again.lived(second, 200).ask("SELECT count(*) FROM out") == [(rows,)]
 
 
 def test_a_region_whose_fence_is_gone_takes_its_rows_over_again(kcr: Kcr, again: Again) -> None:

@@ -163,11 +163,6 @@ def test_a_delete_has_to_be_confirmed(kcr: Kcr, driver: Driver) -> None:
     assert kcr.json("region", "list") == []
 
 
-def test_a_running_region_is_not_deleted(kcr: Kcr, driver: Driver) -> None:
-    driver.up()
-    assert "stop it before" in kcr.refused("region", "delete", "flights", "--yes", status=3)
-
-
 def test_the_history_names_who_asked(kcr: Kcr, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "pat")
     kcr("region", "start", "flights", "--skip-topic-check")

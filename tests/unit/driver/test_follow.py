@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
+import pytest
+
 from airflow_kcr.api import Region
 from airflow_kcr.driver.application import MemberRun, Prepared, fetch_for, follow, source_of
 from airflow_kcr.driver.member_pool import MemberPool
@@ -23,8 +25,6 @@ from tests.support.members import QUICK
 from tests.support.runtime_fakes import SharedTransactions
 
 if TYPE_CHECKING:
-    import pytest
-
     from airflow_kcr.api.group_readers import GroupReader
 
 FLIGHTS = RegionName("flights")
@@ -104,22 +104,21 @@ def test_another_spec_by_the_same_revision_is_followed() -> None:
     assert after.spec.batch.max_records == 10
 
 
-def test_members_that_have_to_be_built_anew_stay_with_the_spec_by_which_the_store_refuses_them() -> None:
-    # Told the newer one, they would be let in again once their leases have ended, with the pipeline of the former.
-    in_force = spec("flights:second", "batch: {min_records: 10, max_records: 10}\n")
-    member_pool, before, after = followed(in_force, seen=in_force)
-    assert member_pool.adopted == []
-    assert after is before
+# Told the newer spec, members that have to be built anew would be let in again once their leases have ended, with the
+# pipeline of the former.
+ANEW = spec("flights:second", "batch: {min_records: 10, max_records: 10}\n")
 
 
-def test_without_news_nothing_is_read() -> None:
-    member_pool, before, after = followed(LARGER, seen=spec())
-    assert member_pool.adopted == []
-    assert after is before
-
-
-def test_what_one_member_sees_late_is_followed_once() -> None:
-    member_pool, before, after = followed(spec(), seen=LARGER, revision=1)
+@pytest.mark.parametrize(
+    ("in_force", "seen", "revision"),
+    [
+        pytest.param(ANEW, ANEW, 2, id="the store refuses members by it, which have to be built anew"),
+        pytest.param(LARGER, spec(), 2, id="no member has seen it"),
+        pytest.param(spec(), LARGER, 1, id="one member sees late what was followed already"),
+    ],
+)
+def test_a_spec_is_not_followed(in_force: RegionSpec, seen: RegionSpec, revision: int) -> None:
+    member_pool, before, after = followed(in_force, seen=seen, revision=revision)
     assert member_pool.adopted == []
     assert after is before
 

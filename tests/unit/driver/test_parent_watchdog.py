@@ -18,11 +18,10 @@ from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parent_watchdog import ParentWatchdog, drain, may_go
 from airflow_kcr.driver.task import Task, process_state
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import RegionInState, StoreUnavailable
-from airflow_kcr.protocol.region.commands import KillRegion
+from airflow_kcr.errors import StoreUnavailable
 from airflow_kcr.protocol.region.rows import CheckpointRequest, RequestState
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import DesiredState, MemberId, RegionName, RequestId
+from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver
 from tests.support.memory import MemoryTransactions
@@ -152,17 +151,6 @@ def test_a_drain_ends_with_its_boundary(driver: Driver) -> None:
     task = Task(pid=1, request_id="n", drain=timedelta(seconds=0.2))
     drain(driver.store, driver.name, frozenset({driver.member(0)}), task)
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
-
-
-def test_where_there_will_be_no_checkpoint_it_says_so(driver: Driver) -> None:
-    driver.process(driver.member(0), width=10)
-    driver.handle(KillRegion())
-    assert driver.region.desired_state is DesiredState.STOPPED
-    region = driver.region
-    if may_go(region, frozenset({driver.member(0)})):
-        return  # a kill has moved the positions back already: nothing is left to be drained
-    with pytest.raises(RegionInState):
-        drain(driver.store, driver.name, frozenset({driver.member(0)}), Task(pid=1, request_id="n"))
 
 
 # -- who is watched ----------------------------------------------------------------------------------------------------

@@ -457,36 +457,23 @@ def test_a_commit_may_be_sent_only_under_the_lease_under_which_it_was_asked_for(
 # -- ends ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_ended_process_keeps_its_static_slot(stage: Stage) -> None:
-    stage.declare(records(100))
+@pytest.mark.parametrize(
+    ("is_static", "comes_back", "keeps"),
+    [(True, True, True), (False, True, False), (True, False, False)],
+    ids=["static", "dynamic", "static, for good"],
+)
+def test_an_ended_process_keeps_its_static_slot_unless_it_does_not_come_back(
+    stage: Stage, is_static: bool, comes_back: bool, keeps: bool
+) -> None:
+    stage.declare(records(100), static=is_static)
     member = stage.member()
     stage.caught_up()
-    member.host.terminate()
+    (member.host.terminate if comes_back else member.host.leave)()
     assert member.ended() == Ended(how=End.CLOSED)
-    assert member.membership.calls[-2:] == ["close_keeping_slot", "end"]
+    assert member.membership.calls[-2:] == ["close_keeping_slot" if keeps else "leave", "end"]
     region, now = stage.store.read(FLIGHTS)
-    assert {claim.owner for claim in region.claims.values()} == {MemberId(GROUP, 0)}
+    assert {claim.owner for claim in region.claims.values()} == {MemberId(GROUP, 0) if keeps else None}
     assert not region.is_live(MemberId(GROUP, 0), now)
-
-
-def test_an_ended_process_of_a_dynamic_member_leaves_its_group(stage: Stage) -> None:
-    stage.declare(records(100), static=False)
-    member = stage.member()
-    stage.caught_up()
-    member.host.terminate()
-    assert member.ended() == Ended(how=End.CLOSED)
-    assert member.membership.calls[-2:] == ["leave", "end"]
-    assert {claim.owner for claim in stage.region.claims.values()} == {None}
-
-
-def test_a_process_that_does_not_come_back_gives_its_static_slot_up(stage: Stage) -> None:
-    stage.declare(records(100))
-    member = stage.member()
-    stage.caught_up()
-    member.host.leave()
-    assert member.ended() == Ended(how=End.CLOSED)
-    assert member.membership.calls[-2:] == ["leave", "end"]
-    assert {claim.owner for claim in stage.region.claims.values()} == {None}
 
 
 def test_an_ending_process_lets_its_batch_finish(stage: Stage) -> None:
