@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -17,9 +17,7 @@ from pathlib import Path
 from threading import Barrier
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
-from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import RequestId
@@ -113,7 +111,7 @@ class Scene:
         """SIGSTOP until the other has taken over and done everything, then SIGCONT in the middle of the step."""
         one = self.one
         self.victim.freeze()
-        one.until(lambda: set(one.owners().values()) == {1} and self._runs(), "taken over", AT_MOST)
+        one.until(lambda: set(one.owners().values()) == {1} and self.one.runs(), "taken over", AT_MOST)
         finished(one, AT_MOST)
         self.goes_on(step)
         self.victim.thaw()
@@ -150,17 +148,12 @@ class Scene:
         """Whether both have partitions; a process that has ended itself is started again, as its supervisor does."""
         if not self.victim.running:
             self.victim = self.one.start(0, takeover=True)
-        return self._runs() and set(self.one.owners().values()) == {0, 1}
+        return self.one.runs() and set(self.one.owners().values()) == {0, 1}
 
     def _other_is_done(self) -> bool:
         ends = self.one.kafka.ends(self.one.topic)
         claims = self.one.region().claims.items()
         return all(c.position == ends[p.partition] for p, c in claims if c.owner is not None and c.owner.index == 1)
-
-    def _runs(self) -> bool:
-        with suppress(StoreError):
-            return self.one.region().state is RegionState.RUNNING
-        return False
 
 
 @contextmanager

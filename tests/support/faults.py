@@ -153,13 +153,6 @@ def passed(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() >= deadline
 
 
-def runs(live: Live) -> bool:
-    """Whether the region runs; a store that is not back yet has no answer to that."""
-    with suppress(StoreError):
-        return live.region().state is RegionState.RUNNING
-    return False
-
-
 def up(live: Live, *members: tuple[int, ...], each: int = 60, stores: Sequence[str] = ()) -> list[Process]:
     """Start processes, and bring the region to a checkpoint that has its first records.
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region.commands import RenewRecomputation
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy
@@ -27,7 +22,7 @@ from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from tests.support.driver import GROUP, Driver
 from tests.support.live_region import SPEC
-from tests.support.scripts import recomputation
+from tests.support.scripts import asking, call_of, recomputation, reset_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,20 +68,6 @@ class Lake:
         """What shows whole checkpoints beside the manifests."""
         return NO_TABLE
 
-    def call(self, batch: BatchId) -> BatchCall:
-        """A batch, as an engine has it."""
-        row = self.driver.row(batch)
-        return BatchCall(
-            region=self.driver.name,
-            member=row.member,
-            batch=batch,
-            epoch=row.epoch,
-            timeline=row.timeline,
-            sequence=row.sequence,
-            ranges=row.ranges,
-            progress=EMPTY,
-        )
-
     def rows(self, call: BatchCall) -> DataFrame:
         """One row for each record."""
         found = [(p.topic, p.partition, o, f"{o}") for p, r in call.ranges.items() for o in range(r.from_, r.to)]
@@ -95,16 +76,12 @@ class Lake:
     def batch(self, index: int = 0, width: int = 10, **more: str) -> BatchId:
         """Process one batch of a member, with more columns by their SQL."""
         batch = self.driver.start_batch(self.driver.member(index), width)
-        call = self.call(batch)
+        call = call_of(self.driver, batch)
         writer = SinkOfBatch(self.sink, call)
         writer.write(self.rows(call).selectExpr("*", *(f"{sql} AS {name}" for name, sql in more.items())))
         writer.finish()
         self.driver.finish_batch(batch)
         return batch
-
-    def begin(self, sequence: CheckpointNumber, request_id: str = "again") -> EventNumber:
-        """Begin a recomputation, or take the place of one that runs; return its number."""
-        return recomputation(self.driver, sequence, request_id)
 
     def revision(
         self, sequence: CheckpointNumber, number: EventNumber, *columns: str, sink: FileSink | None = None
@@ -121,7 +98,7 @@ class Lake:
         revision = (sink or self.sink).revised(contents, number)
         for batch in contents.batches:
             call = replace(
-                self.call(batch.batch_id),
+                call_of(self.driver, batch.batch_id),
                 batch=BatchId(f"{batch.batch_id}-{number}"),
                 timeline=contents.id.timeline,
                 sequence=contents.id.sequence,
@@ -131,18 +108,10 @@ class Lake:
             writer.finish()
         return revision
 
-    def wanted(self, sequence: CheckpointNumber, number: EventNumber) -> Callable[[], None]:
-        """Ask whether a recomputation may replace output, as its process does."""
-
-        def ask() -> None:
-            self.driver.handle(RenewRecomputation(sequence=sequence, number=number, lease=timedelta(minutes=10)))
-
-        return ask
-
     def recompute(self, sequence: CheckpointNumber, *columns: str) -> EventNumber:
         """Recompute a checkpoint."""
-        number = self.begin(sequence)
-        self.revision(sequence, number, *columns).replace(self.wanted(sequence, number))
+        number = recomputation(self.driver, sequence, "again")
+        self.revision(sequence, number, *columns).replace(asking(self.driver, sequence, number))
         return number
 
     def checkpoint(self, request_id: str, requester: Requester | None = None) -> CheckpointNumber:
@@ -169,9 +138,3 @@ class Lake:
         """Every record before the positions, once."""
         ends = {p: int(c.position or 0) for p, c in self.driver.region.claims.items()}
         return sorted((p.topic, p.partition, o) for p, end in ends.items() for o in range(end))
-
-
-def reset_order(driver: Driver) -> ResetSinks:
-    """What a member is told of the running reset."""
-    region = driver.region
-    return ResetSinks(epoch=region.epoch, timeline=region.timeline, resume=EMPTY, open={}, target=None, skips={})

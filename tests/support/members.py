@@ -26,6 +26,7 @@ import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.regions import connect, store_url
+from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import (
@@ -256,6 +257,12 @@ class Live:
     def until_running(self, within: float = 60.0) -> None:
         """Wait until the region runs."""
         self.until(lambda: self.region().state is RegionState.RUNNING, "running", within)
+
+    def runs(self) -> bool:
+        """Whether the region runs; a store that is not back yet has no answer to that."""
+        with suppress(StoreError):
+            return self.region().state is RegionState.RUNNING
+        return False
 
     def member(self, index: int) -> MemberId:
         """The member of that index."""

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.errors import KcrError, StoreError
-from airflow_kcr.protocol.region.rows import CheckpointState, RegionState
+from airflow_kcr.protocol.region.rows import CheckpointState
 from airflow_kcr.protocol.targets import ToCheckpoint
 from tests.support.kafka import QUIESCED, Kafka
 from tests.support.members import Live, Process
@@ -143,7 +143,7 @@ class Orchestra:
     def _sleeps(self, index: int) -> None:
         process = self.processes[index]
         process.freeze()
-        self.one.until(lambda: self._runs() and index not in self.one.owners().values(), "taken over", 120)
+        self.one.until(lambda: self.one.runs() and index not in self.one.owners().values(), "taken over", 120)
         process.thaw()
 
     def _goes_back(self) -> None:
@@ -163,12 +163,7 @@ class Orchestra:
                 done.append(plan.plan)
             return bool(done)
 
-        self.one.until(lambda: self._runs() and asked(), "a reset to an older checkpoint", PATIENCE)
-
-    def _runs(self) -> bool:
-        with suppress(StoreError):
-            return self.one.region().state is RegionState.RUNNING
-        return False
+        self.one.until(lambda: self.one.runs() and asked(), "a reset to an older checkpoint", PATIENCE)
 
 
 def drawn(random: Random, total: int) -> list[tuple[int, str]]:

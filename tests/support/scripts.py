@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from uuid import uuid4
 
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.member.messages import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekSource
 from airflow_kcr.protocol.region import boundaries
-from airflow_kcr.protocol.region.commands import Reconcile, Run, StartRecomputation, StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import (
+    Reconcile,
+    RenewRecomputation,
+    Run,
+    StartRecomputation,
+    StoreBoundaryOffsets,
+)
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
+    BatchId,
     CheckpointNumber,
     Epoch,
     EventNumber,
@@ -30,6 +40,8 @@ from tests.support.simulation.sinks import FencedSink
 HOUR = timedelta(hours=1)
 GRACE = timedelta(seconds=2)
 NO_RECORD = TimeAnswer(offset=None)
+LEASE = timedelta(minutes=10)
+"""Of a recomputation."""
 
 
 def started(driver: Driver) -> Driver:
@@ -142,6 +154,34 @@ def all_crash(driver: Driver, members: Iterable[MemberId] | None = None) -> None
     driver.wait(60)
 
 
+def call_of(driver: Driver, batch: BatchId) -> BatchCall:
+    """Return a batch of the region as an engine has it."""
+    row = driver.row(batch)
+    return BatchCall(
+        region=driver.name,
+        member=row.member,
+        batch=row.batch,
+        epoch=row.epoch,
+        timeline=row.timeline,
+        sequence=row.sequence,
+        ranges=row.ranges,
+        progress=EMPTY,
+    )
+
+
+def reset_order(driver: Driver, *asked: GroupPartition) -> ResetSinks:
+    """Return what a member is told of the running reset; of these partitions a sink is asked for its progress."""
+    region = driver.region
+    return ResetSinks(
+        epoch=region.epoch,
+        timeline=region.timeline,
+        resume=EMPTY,
+        open={p: SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=Offset(0)) for p in asked},
+        target=None,
+        skips={},
+    )
+
+
 def published(sink: FencedSink, epoch: Epoch, timeline: Timeline, ranges: Mapping[GroupPartition, Range]) -> bool:
     """Publish whole ranges in a fenced sink, and return whether it let them through."""
     return sink.publish(epoch, timeline, ranges, {p: range_.to for p, range_ in ranges.items()})
@@ -155,6 +195,15 @@ def recomputation(driver: Driver, sequence: CheckpointNumber, request_id: str) -
         token=uuid4().hex,
         groups=(GROUP,),
         ranges={},
-        lease=timedelta(minutes=10),
+        lease=LEASE,
     )
     return driver.handle(start).number
+
+
+def asking(driver: Driver, sequence: CheckpointNumber, number: EventNumber) -> Callable[[], None]:
+    """Return what asks whether a recomputation may replace output, as its process does."""
+
+    def ask() -> None:
+        driver.handle(RenewRecomputation(sequence=sequence, number=number, lease=LEASE))
+
+    return ask

@@ -11,21 +11,22 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
+from typing import ClassVar
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
-from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekSource
-from airflow_kcr.protocol.region.commands import FinishRecomputation, RenewRecomputation
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region.commands import FinishRecomputation
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope
+from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
     EventNumber,
     GroupPartition,
     MemberId,
-    Offset,
     Range,
     TopicName,
     TopicPartition,
@@ -42,9 +43,8 @@ from airflow_kcr.sinks.files.revisions import FileRevision
 from airflow_kcr.sinks.files.sink import FileSink
 from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from tests.support.driver import GROUP, Driver
-from tests.support.scripts import recomputation
+from tests.support.scripts import asking, call_of, recomputation, reset_order
 
-LEASE = timedelta(seconds=60)
 """Of a recomputation."""
 
 SCHEMA = '{"fields":[],"type":"struct"}'
@@ -55,6 +55,17 @@ Record = tuple[str, int, int]
 
 class Killed(Exception):
     """The process ends here."""
+
+
+def killing(steps: int) -> Callable[[str], None]:
+    """Return what ends a process before its step after so many."""
+    left = iter(range(steps))
+
+    def kill(step: str) -> None:
+        if next(left, None) is None:
+            raise Killed(step)
+
+    return kill
 
 
 @dataclass(slots=True)
@@ -198,6 +209,8 @@ class Files:
     table: Table = NO_TABLE
     folder: LocalFolder = field(init=False)
     sink: FileSink = field(init=False)
+    ending: ClassVar[str] = ""
+    """Of the names of data files."""
 
     def __post_init__(self) -> None:
         self.folder = LocalFolder(self.root)
@@ -224,27 +237,20 @@ class Files:
 
     def call(self, batch: BatchId) -> BatchCall:
         """A batch of the region as an engine has it."""
-        row = self.driver.row(batch)
-        return BatchCall(
-            region=self.driver.name,
-            member=row.member,
-            batch=row.batch,
-            epoch=row.epoch,
-            timeline=row.timeline,
-            sequence=row.sequence,
-            ranges=row.ranges,
-            progress=EMPTY,
-        )
+        return call_of(self.driver, batch)
 
     def write(self, batch: BatchId, files: int = 1, schema: str = SCHEMA, sink: FileSink | None = None) -> None:
         """Write a batch's files and their list."""
         call, sink = self.call(batch), sink or self.sink
         found = [(p.topic, p.partition, o) for p, r in call.ranges.items() for o in range(r.from_, r.to)]
         for number in range(files):
-            path = self.root / sink.attempt(call) / f"part-{number:05d}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(found[number::files]))
+            self.put(self.root / sink.attempt(call) / f"part-{number:05d}{self.ending}", found[number::files], batch)
         sink.list_files(call, schema)
+
+    def put(self, path: Path, found: Sequence[Record], batch: BatchId) -> None:
+        """Make a file of records of a batch."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found))
 
     def process_batch(self, member: MemberId, width: int = 10, files: int = 1) -> BatchId:
         """Begin a batch, write its files, and end it."""
@@ -253,8 +259,15 @@ class Files:
         self.driver.finish_batch(batch)
         return batch
 
-    def checkpoint(self, request_id: str) -> CheckpointNumber:
-        """Make a checkpoint, and publish it here as well."""
+    def fill(self, batches: int = 1, width: int = 10) -> None:
+        """Have each of two members process so many batches, of so many records of each partition."""
+        for _ in range(batches):
+            for index in range(2):
+                self.process_batch(self.driver.member(index), width)
+
+    def checkpoint(self, request_id: str, batches: int = 0) -> CheckpointNumber:
+        """Have each of two members process so many batches, make a checkpoint, and publish it here as well."""
+        self.fill(batches)
         self.driver.request_checkpoint(request_id)
         sequence = self.driver.complete()
         self.driver.publish(self.sink.publish(sequence))
@@ -262,15 +275,18 @@ class Files:
 
     def reset_order(self, *asked: GroupPartition) -> ResetSinks:
         """What a member is told of the running reset."""
-        region = self.driver.region
-        return ResetSinks(
-            epoch=region.epoch,
-            timeline=region.timeline,
-            resume=EMPTY,
-            open={p: SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=Offset(0)) for p in asked},
-            target=None,
-            skips={},
-        )
+        return reset_order(self.driver, *asked)
+
+    def go_back(self, target: Target, scope: Scope = EVERYTHING) -> None:
+        """Reset the region, and publish here what it drained to."""
+        self.driver.reset(target, scope=scope)
+        self.sink.publish(self.driver.complete())
+        self.follow_reset()
+
+    def follow_reset(self) -> None:
+        """Have the sink and the members do what the running reset asks for."""
+        self.sink.reset(self.reset_order())
+        self.driver.finish_reset()
 
     # -- what a recomputation does -------------------------------------------------------------------------------
 
@@ -311,11 +327,7 @@ class Files:
 
     def wanted(self, sequence: CheckpointNumber, number: EventNumber) -> Callable[[], None]:
         """Ask whether a recomputation may replace output, as its process does."""
-
-        def ask() -> None:
-            self.driver.handle(RenewRecomputation(sequence=sequence, number=number, lease=LEASE))
-
-        return ask
+        return asking(self.driver, sequence, number)
 
     def recompute(self, sequence: CheckpointNumber, copies: int = 2, request_id: str = "again") -> EventNumber:
         """Recompute a checkpoint, so that it has each record so many times."""
@@ -346,6 +358,15 @@ class Files:
         found = {path for name in above for path in self.folder.walk(name)}
         # Manifests, and what is left of those that were half written, lie on the shelves.
         return {path for path in found if path.count("/") > 2 and not path.endswith(layout.LIST)}
+
+    def needed(self) -> set[str]:
+        """The files of the manifests that are in force."""
+        return {file.path for manifest in self.manifests().values() for file in manifest.files}
+
+    def are_whole(self) -> bool:
+        """Return whether the manifests in force hold each record before the positions once."""
+        claims = self.driver.region.claims.items()
+        return self.records() == self.expected({p: int(claim.position or 0) for p, claim in claims})
 
     def records(self, *sequences: CheckpointNumber) -> Counter[Record]:
         """The records of some checkpoints, by default of all that are in force, and how often each is there."""

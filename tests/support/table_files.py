@@ -57,7 +57,7 @@ from airflow_kcr.sinks.tables.labels import label_of
 from airflow_kcr.sinks.tables.owned import OwnedTable, folder_of
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.sink_files import Files, Killed, LocalFolder, Record, RecordRewriter
+from tests.support.sink_files import Files, LocalFolder, Record, RecordRewriter
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -498,6 +498,7 @@ class TableFiles(Files):
     """A scripted region whose sink has a person's table."""
 
     owned: Owned = field(kw_only=True)
+    ending: ClassVar[str] = ".parquet"
 
     @property
     def owner(self) -> SinkOwner:
@@ -514,14 +515,9 @@ class TableFiles(Files):
         ledger = RegionLedger(self.driver.store, self.driver.name)
         return FileSink(self.target(folder), folder, ledger, ParquetRewriter(folder), self.table)
 
-    def write(self, batch: BatchId, files: int = 1, schema: str = SCHEMA, sink: FileSink | None = None) -> None:
-        """Write a batch's files and their list."""
-        call, sink = self.call(batch), sink or self.sink
-        found = [(p.topic, p.partition, o) for p, r in call.ranges.items() for o in range(r.from_, r.to)]
-        for number in range(files):
-            path = self.root / sink.attempt(call) / f"part-{number:05d}.parquet"
-            put(path, found[number::files], label_of(self.owner.region_id, batch))
-        sink.list_files(call, schema)
+    def put(self, path: Path, found: Sequence[Record], batch: BatchId) -> None:
+        """Make a file of records of a batch, with what has written it."""
+        put(path, found, label_of(self.owner.region_id, batch))
 
     def put_again(self, folder: Path, found: Sequence[Record], revision: FileRevision) -> None:
         """Make a file of records that are written once more, with what has written them."""
@@ -594,12 +590,6 @@ def made(owned: Owned) -> TableFiles:
     return over(driver, owned)
 
 
-def both(files: TableFiles, width: int = 10) -> None:
-    """Have both members process a batch."""
-    for index in range(2):
-        files.process_batch(files.driver.member(index), width)
-
-
 def complete(files: TableFiles, request_id: str) -> CheckpointNumber:
     """Make a checkpoint that is to be published."""
     files.driver.request_checkpoint(request_id)
@@ -636,14 +626,3 @@ def at_commits(files: TableFiles, act: Callable[[Callable[[], Any]], Any]) -> It
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(where, name, instead)
         yield
-
-
-def killed_after(step: int) -> Callable[[str], None]:
-    """Return what ends a process when it has taken so many steps and one more."""
-    left = iter(range(step + 1))
-
-    def kill(name: str) -> None:
-        if next(left, None) is None:
-            raise Killed(name)
-
-    return kill

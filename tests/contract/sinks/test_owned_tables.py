@@ -52,7 +52,6 @@ from tests.support.table_files import (
     TableFiles,
     Warehouse,
     at_commits,
-    both,
     complete,
     declared,
     delta_folder,
@@ -322,7 +321,7 @@ def log_read_only(table: Path) -> Iterator[None]:
 def test_a_log_that_may_not_be_written_to_is_refused_before_anything_is_consumed_and_told_under_a_member(
     files: TableFiles,
 ) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     before = files.owned.version()
     with log_read_only(Path(files.owned.location().removeprefix("file://"))):
@@ -367,8 +366,7 @@ def test_without_its_library_the_extra_is_named(
 def test_rows_of_a_region_that_is_gone_stay_or_go_as_a_person_says(
     files: TableFiles, kind: SinkKind, choice: Choice, left: int
 ) -> None:
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     files.append(7)
     later = declared(files.owned, kind, "another")
     assert later.output(no_spark).earlier == (f"g/out of region id {files.owner.region_id}",)
@@ -385,10 +383,8 @@ def test_rows_of_a_region_that_is_gone_stay_or_go_as_a_person_says(
 
 
 def test_a_table_that_was_rolled_back_is_accepted_and_gone_on_with(files: TableFiles, kind: SinkKind) -> None:
-    both(files)
-    first = files.checkpoint("n1")
-    both(files)
-    files.checkpoint("n2")
+    first = files.checkpoint("n1", batches=1)
+    files.checkpoint("n2", batches=1)
     files.owned.restore(first)
     declared_sink = replace(own(files, kind), taken=files.driver.store.taken(files.driver.name))
     said = declared_sink.settle(Choice.TAKE_OVER, files.driver.store, no_spark)
@@ -396,22 +392,19 @@ def test_a_table_that_was_rolled_back_is_accepted_and_gone_on_with(files: TableF
     reset(files)
     files.driver.finish_reset()
     assert files.rows() == Counter()
-    both(files)
-    files.checkpoint("n3")
+    files.checkpoint("n3", batches=1)
     assert files.rows() == files.records()
 
 
 def test_a_table_that_was_made_anew_is_accepted_and_gone_on_with(files: TableFiles, kind: SinkKind) -> None:
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     files.owned.drop()
     files.owned.create()
     declared_sink = replace(own(files, kind), taken=files.driver.store.taken(files.driver.name))
     declared_sink.settle(Choice.TAKE_OVER, files.driver.store, no_spark)
     reset(files)
     files.driver.finish_reset()
-    both(files)
-    files.checkpoint("n2")
+    files.checkpoint("n2", batches=1)
     assert files.rows() == files.records()
 
 
@@ -419,9 +412,8 @@ def test_what_a_sink_has_written_is_deleted_and_the_files_that_versions_have_sta
     files: TableFiles, kind: SinkKind
 ) -> None:
     files.append(7)
-    both(files)
-    files.checkpoint("n1")
-    both(files)
+    files.checkpoint("n1", batches=1)
+    files.fill()
     before = files.data_files()
     said = own(files, kind).delete(files.driver.store, no_spark)
     assert said.note == "all rows deleted; files stay that earlier versions of the table have"
@@ -444,7 +436,7 @@ def parted(files: TableFiles, sequence: CheckpointNumber) -> tuple[Manifest, Map
 
 
 def test_an_empty_checkpoint_is_the_same_whoever_shows_it(files: TableFiles, kind: SinkKind) -> None:
-    both(files)
+    files.fill()
     files.driver.publish(files.sink.publish(complete(files, "n1")))
     shown = []
     for name, sink in (("n2", own(files, kind).at_rest(files.driver.store)), ("n3", files.sink)):
@@ -457,7 +449,7 @@ def test_an_empty_checkpoint_is_the_same_whoever_shows_it(files: TableFiles, kin
         assert again == [files.driver.region.checkpoints[sequence].tables] * 2
         assert files.owned.commits() == commits
     assert shown[0] == shown[1]
-    both(files)
+    files.fill()
     files.driver.publish(files.sink.publish(complete(files, "n4")))
     assert files.rows() == files.records()
 
@@ -467,7 +459,7 @@ def test_an_empty_checkpoint_is_the_same_whoever_shows_it(files: TableFiles, kin
 def test_who_ends_while_it_shows_an_empty_checkpoint_is_followed_by_another(
     files: TableFiles, kind: SinkKind, phase: str, by: str
 ) -> None:
-    both(files)
+    files.fill()
     files.driver.publish(files.sink.publish(complete(files, "n1")))
     sequence = complete(files, "n2")
 
@@ -493,7 +485,7 @@ def test_who_ends_while_it_shows_an_empty_checkpoint_is_followed_by_another(
 
 
 def test_only_what_is_the_sinks_own_and_in_force_is_shown_without_members(files: TableFiles, kind: SinkKind) -> None:
-    both(files)
+    files.fill()
     files.driver.publish(files.sink.publish(complete(files, "n1")))
     second = complete(files, "n2")
     with pytest.raises(ConfigurationError, match="is written by"):
@@ -510,7 +502,7 @@ def test_only_what_is_the_sinks_own_and_in_force_is_shown_without_members(files:
 
 
 def test_a_table_that_no_member_has_taken_is_not_written_to(owned: Owned, kind: SinkKind, files: TableFiles) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     own(files, kind).place.leave(is_emptied=False)
     before = owned.version()
@@ -520,7 +512,7 @@ def test_a_table_that_no_member_has_taken_is_not_written_to(owned: Owned, kind: 
 
 
 def test_many_publishers_and_others_at_once_show_a_checkpoint_once(files: TableFiles) -> None:
-    both(files)
+    files.fill()
     files.driver.request_checkpoint("n1")
     sequence = files.driver.complete()
     begin = threading.Barrier(6)
@@ -557,7 +549,7 @@ def test_a_catalog_that_says_nothing_is_away_and_what_it_did_all_the_same_is_fou
     files: TableFiles, rest: RestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogs, "ANSWERS_WITHIN", 1.0)
-    both(files)
+    files.fill()
     files.driver.request_checkpoint("n1")
     sequence = files.driver.complete()
     sink = files.process(LocalFolder(files.root))
@@ -586,7 +578,7 @@ def test_a_catalog_that_says_nothing_is_away_and_what_it_did_all_the_same_is_fou
 def test_a_catalog_that_is_away_while_a_checkpoint_is_published_has_it_once_when_it_is_back(
     files: TableFiles, database_url: str
 ) -> None:
-    both(files)
+    files.fill()
     files.driver.request_checkpoint("n1")
     sequence = files.driver.complete()
     sink = files.process(LocalFolder(files.root))

@@ -25,7 +25,7 @@ from airflow_kcr.store.postgres.connections import server_at
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.breaking_proxy import Break, BreakingProxy, breaking_proxy, wire_to
 from tests.support.driver import START
-from tests.support.faults import Note, finished, group_size, halted, judged, needless, owners, resets, runs, said, up
+from tests.support.faults import Note, finished, group_size, halted, judged, needless, owners, resets, said, up
 from tests.support.kafka import Kafka
 from tests.support.members import QUICK, Lend, Live, Process, live
 from tests.support.tied import Postgres, start_postgres
@@ -129,7 +129,7 @@ def test_all_members_come_back_by_themselves_when_the_store_was_away(
     goes(server)
     region.until(is_over, "the outage over", 30)
     comes(server)
-    region.until(lambda: runs(region), "running again")
+    region.until(region.runs, "running again")
     finished(region)
     now.came_through(record_property)
 
@@ -169,7 +169,7 @@ def test_a_member_that_alone_can_not_reach_the_store_leaves_and_the_others_go_on
             wire.sever()
         region.until(lambda: group_size(region.kafka, region.group) == 2, "member 0 out of the group", 40)
         region.fill(100)
-        region.until(lambda: runs(region) and region.consumed(), "everything consumed by the others")
+        region.until(lambda: region.runs() and region.consumed(), "everything consumed by the others")
         assert {c.owner.index for c in region.region().claims.values() if c.owner is not None} == {1, 2}
         wire.mend()
         region.until(lambda: 0 in owners(region), "member 0 with partitions of its own again")
@@ -267,7 +267,7 @@ def test_members_go_on_at_a_replica_that_has_every_commit(kafka: Kafka, tmp_path
         region.fill(1500)
         region.until(lambda: len(region.written()) > 1000, "in the middle")
         servers.fail_over()
-        region.until(lambda: runs(region), "running again, at the replica")
+        region.until(region.runs, "running again, at the replica")
         finished(region)
         assert region.region().halt is None
         assert needless(region, before) == []
@@ -297,7 +297,7 @@ def test_a_replica_without_the_last_commits_halts_the_region_until_a_person_resu
         # Nothing of what a member or Kafka says is believed until a person resumes the region.
         assert region.region().restore_sequence != lost.restore_sequence
         region.handle(START)
-        region.until(lambda: runs(region), "running, from what the replica has")
+        region.until(region.runs, "running, from what the replica has")
         resumed = region.region()
         assert resumed.timeline > lost.timeline
         assert resumed.epoch > lost.epoch

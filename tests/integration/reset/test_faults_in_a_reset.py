@@ -23,7 +23,7 @@ from airflow_kcr.protocol.region.rows import PersonResetState, RegionState
 from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.conftest import StartKafka
-from tests.support.faults import Note, finished, judged, runs, up
+from tests.support.faults import Note, finished, judged, up
 from tests.support.kafka import Kafka, KafkaSet
 from tests.support.members import BRISK, live
 from tests.support.reset_phases import (
@@ -240,7 +240,7 @@ def test_a_reset_is_done_as_a_whole_or_fails_and_is_done_when_asked_again(
         record_property("why", [view.asked.failure for view in views if view.asked is not None and view.asked.failure])
         if views[-1].state != "done":
             again(scene)
-        one.until(lambda: runs(one), "running")
+        one.until(one.runs, "running")
         finished(one, 90)
         assert went_there(scene)
         judged(one, record_property)
@@ -269,7 +269,7 @@ def again(scene: Stage) -> None:
     """
     deadline = time.monotonic() + PATIENCE
     while True:
-        scene.one.until(lambda: runs(scene.one), "running")
+        scene.one.until(scene.one.runs, "running")
         scene.one.until(scene.one.consumed, "consumed", PATIENCE)
         try:
             scene.apply()

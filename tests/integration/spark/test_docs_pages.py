@@ -29,8 +29,9 @@ from tests.integration.spark.batches import GROUP, Bench, call
 from tests.support.airflow_tasks import triggered
 from tests.support.breaking_proxy import breaking_proxy
 from tests.support.docs_pages import DOCS
-from tests.support.lake import PATIENT, Lake, reset_order
+from tests.support.lake import PATIENT, Lake
 from tests.support.live_region import live_region
+from tests.support.scripts import reset_order
 from tests.support.sink_tables import Table
 
 FENCE = re.compile(r"^```python(?: run)?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)

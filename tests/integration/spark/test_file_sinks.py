@@ -12,6 +12,7 @@ from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.contract import SinkOfBatch
 from tests.support.lake import Lake
+from tests.support.scripts import asking, call_of, recomputation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +75,7 @@ def test_batches_of_several_schemas_are_read_together(lake: Lake) -> None:
 def test_a_batch_with_a_column_of_another_type_is_refused_when_it_is_written(lake: Lake, first: str, then: str) -> None:
     lake.batch(0, code=first)
     sequence = lake.checkpoint("n1")
-    refused = lake.call(lake.driver.start_batch(lake.driver.member(0)))
+    refused = call_of(lake.driver, lake.driver.start_batch(lake.driver.member(0)))
     with pytest.raises(SinkError, match=r"column code(\.n)? is .* has it as .*; write it as before, under another na"):
         SinkOfBatch(lake.sink, refused).write(lake.rows(refused).selectExpr("*", f"{then} AS Code"))
     rows = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
@@ -94,7 +95,7 @@ def test_fields_of_a_struct_may_differ_and_whether_something_may_be_null(lake: L
 
 def test_of_two_batches_at_once_that_differ_the_second_is_refused(lake: Lake) -> None:
     other = lake.opened(lake.root.as_uri())
-    calls = [lake.call(lake.driver.start_batch(lake.driver.member(index))) for index in range(2)]
+    calls = [call_of(lake.driver, lake.driver.start_batch(lake.driver.member(index))) for index in range(2)]
     one, two = (SinkOfBatch(sink, call) for sink, call in zip((lake.sink, other), calls, strict=True))
     one.write(lake.rows(calls[0]).selectExpr("*", "1 AS code"))
     two.write(lake.rows(calls[1]).selectExpr("*", "'1' AS code"))
@@ -105,8 +106,8 @@ def test_of_two_batches_at_once_that_differ_the_second_is_refused(lake: Lake) ->
 
 def test_a_batch_and_a_checkpoint_without_rows_are_fine(lake: Lake) -> None:
     batch = lake.driver.start_batch(lake.driver.member(0))
-    writer = SinkOfBatch(lake.sink, lake.call(batch))
-    writer.write(lake.rows(lake.call(batch)).where("false"))
+    writer = SinkOfBatch(lake.sink, call_of(lake.driver, batch))
+    writer.write(lake.rows(call_of(lake.driver, batch)).where("false"))
     writer.finish()
     lake.driver.finish_batch(batch)
     first, second = lake.checkpoint("n1"), lake.checkpoint("n2")
@@ -116,7 +117,7 @@ def test_a_batch_and_a_checkpoint_without_rows_are_fine(lake: Lake) -> None:
 
 
 def test_a_writer_asks_for_one_write_with_coordinates(lake: Lake) -> None:
-    call = lake.call(lake.driver.start_batch(lake.driver.member(0)))
+    call = call_of(lake.driver, lake.driver.start_batch(lake.driver.member(0)))
     writer = SinkOfBatch(lake.sink, call)
     with pytest.raises(SinkError, match="was not written to; write to each sink in every batch"):
         writer.finish()
@@ -133,17 +134,17 @@ def test_a_recomputation_replaces_what_a_checkpoint_has(lake: Lake) -> None:
     lake.batch(0, code="1")
     sequence = lake.checkpoint("n1")
     rows = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
-    before, number = lake.read(sequence), lake.begin(sequence)
+    before, number = lake.read(sequence), recomputation(lake.driver, sequence, "again")
     with pytest.raises(SinkError, match=r"column code is string, and .* has it as integer"):
         lake.revision(sequence, number, "*", "'1' AS code")
     with pytest.raises(SinkError, match="the rows have no column offset"):
         lake.revision(sequence, number, "topic", "partition")
     dropped = lake.revision(sequence, number, "*", "3 AS code")
     dropped.drop()
-    number = lake.begin(sequence)
+    number = recomputation(lake.driver, sequence, "again")
     revision = lake.revision(sequence, number, "*", "2 AS code")
     assert lake.read(sequence) == before
-    revision.replace(lake.wanted(sequence, number))
+    revision.replace(asking(lake.driver, sequence, number))
     assert lake.read(sequence) == before
     again = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
     assert [row[0] for row in again.select("code").distinct().collect()] == [2]

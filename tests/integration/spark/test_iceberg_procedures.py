@@ -17,7 +17,7 @@ import pytest
 from airflow_kcr.spark.launch import line_of
 from tests.support.jar_sets import ICEBERG
 from tests.support.rest_catalog import RestServer
-from tests.support.table_files import TableFiles, both, made, reset, rest_warehouse
+from tests.support.table_files import TableFiles, made, reset, rest_warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -71,7 +71,7 @@ def test_checkpoints_are_read_published_and_undone_whatever_iceberg_compacts_and
     files.append(-1)
     kept = []
     for request_id in ("n1", "n2", "n3"):
-        both(files)
+        files.fill()
         kept.append(files.checkpoint(request_id))
     before = {sequence: files.rows(sequence) for sequence in kept}
     assert [sum(rows.values()) for rows in before.values()] == [40, 80, 120]
@@ -83,8 +83,7 @@ def test_checkpoints_are_read_published_and_undone_whatever_iceberg_compacts_and
     assert files.rows() == files.records()
     assert files.own_rows() == [-1]
 
-    both(files)
-    files.checkpoint("n4")
+    files.checkpoint("n4", batches=1)
     assert files.rows() == files.records()
     compacted(call)
     reset(files)
@@ -93,15 +92,13 @@ def test_checkpoints_are_read_published_and_undone_whatever_iceberg_compacts_and
     assert files.own_rows() == [-1]
     assert {sequence: files.rows(sequence) for sequence in kept} == before
 
-    both(files)
-    files.checkpoint("n5")
+    files.checkpoint("n5", batches=1)
     assert files.rows() == files.records()
 
 
 def test_files_that_are_not_published_yet_are_no_orphans(files: TableFiles, call: Call) -> None:
-    both(files)
-    files.checkpoint("n1")
-    both(files)
+    files.checkpoint("n1", batches=1)
+    files.fill()
     ours = sorted(files.root.rglob("*"))
     orphan = files.owned.here(files.owned.location()) / "data" / "orphan.parquet"
     orphan.parent.mkdir(exist_ok=True)

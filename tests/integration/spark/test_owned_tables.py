@@ -70,6 +70,7 @@ from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.lake import Lake
 from tests.support.members import Lend, Live, Process
+from tests.support.scripts import call_of
 from tests.support.spark_executors import application_settings, executors
 from tests.support.spark_gated_pipeline import CONF
 from tests.support.table_files import NAME, DeltaFolder, Owned, Warehouse, declared, warehouse
@@ -105,7 +106,7 @@ class TableLake(Lake):
     def made(self, **columns: str) -> list[dict[str, Any]]:
         """Process a batch with these columns, publish it, and return what a reader has of it."""
         batch = self.driver.start_batch(self.driver.member(0), 10)
-        call = self.call(batch)
+        call = call_of(self.driver, batch)
         writer = SinkOfBatch(self.sink, call)
         writer.write(
             self.rows(call).selectExpr(
@@ -428,7 +429,7 @@ def test_a_column_that_was_renamed_since_keeps_its_values(spark: SparkSession, t
 def test_a_column_that_got_a_wider_type_since_takes_both(spark: SparkSession, tmp_path: Path) -> None:
     one = lake(spark, tmp_path, Schema(NestedField(1, "value", IntegerType())))
     batch = one.driver.start_batch(one.driver.member(0), 10)
-    call = one.call(batch)
+    call = call_of(one.driver, batch)
     writer = SinkOfBatch(one.sink, call)
     writer.write(one.rows(call).selectExpr("topic", "partition", "offset", "CAST(offset AS INT) AS value"))
     writer.finish()

@@ -18,8 +18,9 @@ from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import RegionId
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files.layout import OWNER, Marker
-from tests.support.lake import PATIENT, READ, Lake, reset_order
+from tests.support.lake import PATIENT, READ, Lake
 from tests.support.live_region import live_region
+from tests.support.scripts import reset_order
 
 DAG = "flights_checkpoint"
 RUN = "scheduled__2026-01-01T00:05:00+00:00"

@@ -20,7 +20,7 @@ from airflow_kcr.sinks.files.frames import Checkpoints
 from airflow_kcr.sinks.files.layout import Timelines
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.scripts import running
-from tests.support.sink_files import Files, Killed, LocalFolder
+from tests.support.sink_files import Files, Killed, LocalFolder, killing
 
 LARGE = 1_000_000
 
@@ -39,53 +39,28 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return Files(keeping(2), tmp_path / "out", size)
 
 
-def batches(files: Files, number: int = 9) -> None:
-    for _ in range(number):
-        for index in range(2):
-            files.process_batch(files.driver.member(index))
-
-
 def checkpoint(files: Files, request_id: str) -> CheckpointNumber:
-    batches(files)
-    return files.checkpoint(request_id)
-
-
-def reset_done(files: Files) -> None:
-    files.sink.publish(files.driver.complete())
-    files.sink.reset(files.reset_order())
-    files.driver.finish_reset()
-
-
-def expected(files: Files) -> bool:
-    """Whether the manifests in force hold each record before the positions once."""
-    ends = {p: int(c.position or 0) for p, c in files.driver.region.claims.items()}
-    return files.records() == files.expected(ends)
-
-
-def needed(files: Files) -> set[str]:
-    return {file.path for manifest in files.manifests().values() for file in manifest.files}
+    return files.checkpoint(request_id, batches=9)
 
 
 class TestUndone:
     def test_checkpoints_keep_their_files_until_a_newer_one_has_what_is_left_of_them(self, files: Files) -> None:
         first, second = checkpoint(files, "n1"), checkpoint(files, "n2")
-        files.driver.reset(ShiftBy(by=-37), scope=parse_scope(topics=["t:0"]))
-        reset_done(files)
+        files.go_back(ShiftBy(by=-37), scope=parse_scope(topics=["t:0"]))
         before = files.data_files()
         assert files.clean().undone == ()
         assert {f.path for manifest in files.undone().values() for f in manifest.files} <= before
         third = checkpoint(files, "n3")
-        assert expected(files)
+        assert files.are_whole()
         cleaned = files.clean()
         assert cleaned.undone == (second,)
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
         assert set(files.manifests()) == {first, third}
-        assert expected(files)
+        assert files.are_whole()
 
     def test_checkpoints_are_still_told_apart_from_unknown_ones(self, files: Files) -> None:
         first = checkpoint(files, "n1")
-        files.driver.reset(ToInitial())
-        reset_done(files)
+        files.go_back(ToInitial())
         checkpoint(files, "n2")
         files.clean()
         with pytest.raises(CheckpointNotUsable, match=f"checkpoint {first} .* was superseded by timeline 2"):
@@ -103,15 +78,14 @@ class TestUndone:
     def test_checkpoints_that_are_pinned_keep_their_files(self, files: Files) -> None:
         first = checkpoint(files, "n1")
         files.driver.handle(PinCheckpoint(sequence=first, label="kept", reason="to compare"))
-        held = needed(files)
-        files.driver.reset(ToInitial())
-        reset_done(files)
+        held = files.needed()
+        files.go_back(ToInitial())
         checkpoint(files, "n2")
         assert files.clean().undone == ()
         assert held <= files.data_files()
         files.driver.handle(PinCheckpoint(sequence=first, label="", reason=""))
         assert files.clean().undone == (first,)
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
 
     def test_batches_that_never_counted_leave_nothing_behind(self, files: Files) -> None:
         driver = files.driver
@@ -121,20 +95,20 @@ class TestUndone:
         driver.crash(driver.member(0))
         driver.recover()
         checkpoint(files, "n1")
-        batches(files, 1)
+        files.fill()
         running = files.driver.start_batch(driver.member(0))
         files.write(running)
         files.clean()
-        kept = {path.split("/")[3].rpartition("-")[0] for path in files.data_files() - needed(files)}
+        kept = {path.split("/")[3].rpartition("-")[0] for path in files.data_files() - files.needed()}
         assert not kept & {lost, other}
         assert running in kept
         driver.finish_batch(running)
         files.checkpoint("n2")
-        assert expected(files)
+        assert files.are_whole()
 
     def test_what_a_publisher_is_making_stays(self, files: Files) -> None:
         checkpoint(files, "n1")
-        batches(files)
+        files.fill(9)
         files.driver.request_checkpoint("n2")
         sequence = files.driver.complete()
 
@@ -143,17 +117,17 @@ class TestUndone:
                 files.clean()
 
         files.process(LocalFolder(files.root, meanwhile)).publish(sequence)
-        assert expected(files)
+        assert files.are_whole()
 
     def test_nothing_goes_before_a_checkpoint_is_published(self, files: Files) -> None:
-        batches(files)
+        files.fill(9)
         before = files.data_files()
         assert files.clean().files == 0
         assert files.data_files() == before
 
     def test_a_checkpoint_whose_manifest_is_damaged_or_gone_keeps_what_it_may_have(self, files: Files) -> None:
         first = checkpoint(files, "n1")
-        held = needed(files)
+        held = files.needed()
         checkpoint(files, "n2")
         where = files.root / layout.manifest(CheckpointId(files.driver.region.timeline, first))
         whole = where.read_text()
@@ -165,12 +139,11 @@ class TestUndone:
             assert held <= files.data_files()
         where.write_text(whole)
         files.clean()
-        assert expected(files)
+        assert files.are_whole()
 
     def test_a_folder_of_another_region_of_that_name_is_left_alone(self, files: Files) -> None:
         checkpoint(files, "n1")
-        files.driver.reset(ToInitial())
-        reset_done(files)
+        files.go_back(ToInitial())
         checkpoint(files, "n2")
         before = files.data_files()
         anew = Files(running(), files.root)
@@ -196,11 +169,11 @@ class TestRetired:
         retired = [s for s in checkpoints if files.driver.region.checkpoints[s].state is CheckpointState.RETIRED]
         assert retired == checkpoints[:2]
         files.clean()
-        assert expected(files)
+        assert files.are_whole()
         cleaned = files.clean(GivenUp.RETIRED)
         assert list(cleaned.retired) == retired
         assert set(files.manifests()) == set(checkpoints[2:])
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
         assert sum(files.records(*checkpoints[2:]).values()) == 2 * 9 * 40
         with pytest.raises(
             CheckpointNotUsable, match=f"checkpoint {checkpoints[0]} of sink out .* was retired, and its output del"
@@ -214,8 +187,7 @@ class TestRetired:
         given_up = files.records(*checkpoints[:2])
         files.clean(GivenUp.RETIRED)
         # Into the middle of a checkpoint that was given up, on one partition of four: of the rest nothing comes back.
-        files.driver.reset(ShiftBy(by=-300), scope=parse_scope(topics=["t:0"]))
-        reset_done(files)
+        files.go_back(ShiftBy(by=-300), scope=parse_scope(topics=["t:0"]))
         checkpoint(files, "again")
         found = files.records()
         assert max(found.values()) == 1
@@ -224,7 +196,7 @@ class TestRetired:
         assert {r for r in files.expected(ends) if r[0] == "t" and r[1] == 0 and r[2] >= 60} <= set(found)
         files.clean(GivenUp.RETIRED)
         assert files.records() == found
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
 
     def test_a_publisher_that_wakes_up_later_brings_no_retired_checkpoint_back(self, files: Files) -> None:
         checkpoints = [checkpoint(files, f"n{number}") for number in range(4)]
@@ -245,8 +217,7 @@ def rewound(files: Files) -> None:
     """Leave something of every kind behind: undone checkpoints, a dead batch, retired checkpoints."""
     first = checkpoint(files, "n1")
     checkpoint(files, "n2")
-    files.driver.reset(ToCheckpoint(sequence=first), scope=parse_scope(topics=["t:0,1"]))
-    reset_done(files)
+    files.go_back(ToCheckpoint(sequence=first), scope=parse_scope(topics=["t:0,1"]))
     lost = files.driver.start_batch(files.driver.member(0))
     files.write(lost)
     files.driver.crash(files.driver.member(0))
@@ -269,7 +240,7 @@ class TestAtEachStep:
             assert files.records(sequence) == held
         files.clean(GivenUp.RETIRED)
         assert {s: files.records(s) for s in files.manifests()} == readable
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
         checkpoint(files, "more")
         assert max(files.records().values()) == 1
 
@@ -278,14 +249,8 @@ class TestAtEachStep:
         self, files: Files, step: int
     ) -> None:
         def killed(files: Files) -> None:
-            left = iter(range(step))
-
-            def kill(name: str) -> None:
-                if next(left, None) is None:
-                    raise Killed(name)
-
             try:
-                files.clean(GivenUp.RETIRED, LocalFolder(files.root, kill))
+                files.clean(GivenUp.RETIRED, LocalFolder(files.root, killing(step)))
             except Killed:
                 for sequence, manifest in files.manifests().items():
                     if (files.root / layout.retired(manifest.checkpoint)).exists():
@@ -321,17 +286,16 @@ class TestAtEachStep:
             if next(left, None) is None and not done:
                 done.append(name)
                 # Back before the newest checkpoint on one partition: what is left of it goes into the next one.
-                files.driver.reset(ShiftBy(by=-50), scope=parse_scope(topics=["t:3"]))
-                reset_done(files)
+                files.go_back(ShiftBy(by=-50), scope=parse_scope(topics=["t:3"]))
                 checkpoint(files, "meanwhile")
 
         files.clean(GivenUp.UNDONE, LocalFolder(files.root, meanwhile))
-        assert expected(files)
+        assert files.are_whole()
         checkpoint(files, "more")
-        assert expected(files)
+        assert files.are_whole()
         files.clean()
-        assert expected(files)
-        assert files.data_files() == needed(files)
+        assert files.are_whole()
+        assert files.data_files() == files.needed()
 
 
 class Stale(RegionLedger):
@@ -352,9 +316,8 @@ def test_what_a_reset_undoes_while_the_cleaner_looks_keeps_its_files(files: File
     _, second = checkpoint(files, "n1"), checkpoint(files, "n2")
     third = checkpoint(files, "n3")
     stale, folder = Stale(files), LocalFolder(files.root)
-    files.driver.reset(ShiftBy(by=-100), scope=parse_scope(topics=["t:0"]))
-    reset_done(files)
+    files.go_back(ShiftBy(by=-100), scope=parse_scope(topics=["t:0"]))
     assert {second, third} <= set(files.undone())
     Cleaner(files.sink.target, folder, stale).clean(GivenUp.UNDONE)
     checkpoint(files, "n4")
-    assert expected(files)
+    assert files.are_whole()

@@ -74,10 +74,7 @@ def lived(files: Files, chance: Random, *kinds: str) -> Iterator[str]:
                     files.recompute(chance.choice(known), copies=1, request_id=f"r{step}")
             case "reset":
                 scope = EVERYTHING if chance.random() < 0.5 else parse_scope(topics=["t:1,2"])
-                driver.reset(target(chance, files), scope=scope)
-                files.sink.publish(driver.complete())
-                files.sink.reset(files.reset_order())
-                driver.finish_reset()
+                files.go_back(target(chance, files), scope)
                 files.sink.reset(files.reset_order())
         yield kind
     files.checkpoint("last")
@@ -117,8 +114,7 @@ def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path
     check(files, given_up)
     files.clean()
     check(files, given_up)
-    needed = {file.path for manifest in files.manifests().values() for file in manifest.files}
-    assert {path for path in files.data_files() - needed if path.startswith(("data/", "revisions/"))} == set()
+    assert {path for path in files.data_files() - files.needed() if path.startswith(("data/", "revisions/"))} == set()
 
 
 def check(files: Files, given_up: Counter[Record]) -> None:

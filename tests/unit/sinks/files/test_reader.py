@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.targets import ToInitial
-from airflow_kcr.protocol.values import CheckpointNumber, Timeline
+from airflow_kcr.protocol.values import Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.frames import Checkpoints
@@ -20,28 +20,21 @@ def files(tmp_path: Path) -> Files:
     return Files(running(), tmp_path / "out")
 
 
-def checkpoint(files: Files, request_id: str) -> CheckpointNumber:
-    for index in range(2):
-        files.process_batch(files.driver.member(index))
-    return files.checkpoint(request_id)
-
-
 def reset(files: Files) -> None:
     files.driver.reset(ToInitial())
     files.driver.complete()
-    files.sink.reset(files.reset_order())
-    files.driver.finish_reset()
+    files.follow_reset()
 
 
 def test_a_checkpoint_is_found_by_its_sequence_and_the_newest_without(files: Files) -> None:
-    first, second = checkpoint(files, "n1"), checkpoint(files, "n2")
+    first, second = files.checkpoint("n1", batches=1), files.checkpoint("n2", batches=1)
     checkpoints = Checkpoints.of(files.folder)
     assert checkpoints.manifest(first) == files.manifests()[first]
     assert checkpoints.manifest() == files.manifests()[second]
 
 
 def test_a_half_written_manifest_is_none_yet(files: Files) -> None:
-    first, second = checkpoint(files, "n1"), checkpoint(files, "n2")
+    first, second = files.checkpoint("n1", batches=1), files.checkpoint("n2", batches=1)
     where = files.root / layout.manifest(files.manifests()[second].checkpoint)
     where.write_text(where.read_text()[:-5])
     assert Checkpoints.of(files.folder).manifest().sequence == first
@@ -50,7 +43,7 @@ def test_a_half_written_manifest_is_none_yet(files: Files) -> None:
 
 
 def test_an_unknown_checkpoint_is_told_with_those_that_there_are(files: Files) -> None:
-    found = [checkpoint(files, f"n{number}") for number in range(7)]
+    found = [files.checkpoint(f"n{number}", batches=1) for number in range(7)]
     with pytest.raises(
         UnknownCheckpoint, match=f"has no checkpoint 99; published are …, {', '.join(map(str, found[-5:]))}$"
     ):
@@ -58,7 +51,7 @@ def test_an_unknown_checkpoint_is_told_with_those_that_there_are(files: Files) -
 
 
 def test_a_superseded_checkpoint_is_told_with_the_timeline_that_replaced_it(files: Files) -> None:
-    first = checkpoint(files, "n1")
+    first = files.checkpoint("n1", batches=1)
     reset(files)
     with pytest.raises(
         CheckpointNotUsable, match=f"checkpoint {first} of sink out .* superseded by timeline 2.*none is pub"
@@ -66,12 +59,12 @@ def test_a_superseded_checkpoint_is_told_with_the_timeline_that_replaced_it(file
         Checkpoints.of(files.folder).manifest(first)
     with pytest.raises(UnknownCheckpoint, match="has no published checkpoint yet"):
         Checkpoints.of(files.folder).manifest()
-    again = checkpoint(files, "n2")
+    again = files.checkpoint("n2", batches=1)
     assert list(Checkpoints.of(files.folder).published()) == [CheckpointId(Timeline(2), again)]
 
 
 def test_a_superseded_checkpoint_is_so_even_where_its_manifest_came_back(files: Files) -> None:
-    first = checkpoint(files, "n1")
+    first = files.checkpoint("n1", batches=1)
     where = layout.manifest(files.manifests()[first].checkpoint)
     text = files.folder.read(where) or ""
     reset(files)

@@ -41,7 +41,7 @@ from airflow_kcr.sinks.files.revisions import FileRevision
 from airflow_kcr.sinks.files.sink import FileSink
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.record_table import RecordTable, Rows
-from tests.support.sink_files import SCHEMA, Files, Killed, LocalFolder, Record, RecordRewriter, records_in
+from tests.support.sink_files import SCHEMA, Files, Killed, LocalFolder, Record, RecordRewriter, killing, records_in
 
 LARGE = 1_000_000
 
@@ -60,21 +60,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
 
 
 def checkpoint(files: Files, request_id: str, batches: int = 9) -> CheckpointNumber:
-    for _ in range(batches):
-        for index in range(2):
-            files.process_batch(files.driver.member(index))
-    return files.checkpoint(request_id)
-
-
-def go_back(files: Files, by: int | None = None, topics: str = "t:0") -> None:
-    """Go back on one partition by some records, or on all to the beginning."""
-    if by is None:
-        files.driver.reset(ToInitial())
-    else:
-        files.driver.reset(ShiftBy(by=-by), scope=parse_scope(topics=[topics]))
-    files.sink.publish(files.driver.complete())
-    files.sink.reset(files.reset_order())
-    files.driver.finish_reset()
+    return files.checkpoint(request_id, batches)
 
 
 def read(files: Files, sequence: CheckpointNumber) -> Counter[Record]:
@@ -92,10 +78,6 @@ def shown(files: Files, sequence: CheckpointNumber) -> Counter[Record]:
 
 def times(records: Counter[Record], copies: int) -> Counter[Record]:
     return Counter({record: count * copies for record, count in records.items() if copies})
-
-
-def needed(files: Files) -> set[str]:
-    return {file.path for manifest in files.manifests().values() for file in manifest.files}
 
 
 def name_of(files: Files, sequence: CheckpointNumber) -> CheckpointId:
@@ -232,16 +214,10 @@ class TestElsewhere:
         sequence, root = checkpoint(files, "n1"), tmp_path / "tried"
         sink = elsewhere(files, root)
         sink.claim()
-        left = iter(range(step))
-
-        def kill(name: str) -> None:
-            if next(left, None) is None:
-                raise Killed(name)
-
         number = files.begin(sequence)
         revision = files.revision(sequence, number, 1, sink)
         assert isinstance(sink.folder, LocalFolder)
-        sink.folder.kill = kill
+        sink.folder.kill = killing(step)
         try:
             revision.replace(files.wanted(sequence, number))
             assert there(root) == read(files, sequence)
@@ -315,7 +291,7 @@ class TestSmallFiles:
         held = files.manifests()[sequence].files
         assert all(file.path.startswith(f"{place}/") for file in held)
         assert len(held) == (1 if files.file_size else 18)
-        assert {path for path in files.data_files() if path.startswith("revisions/")} == needed(files)
+        assert {path for path in files.data_files() if path.startswith("revisions/")} == files.needed()
 
     def test_that_can_not_be_deleted_are_left_for_a_cleanup(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")
@@ -421,14 +397,8 @@ class TestKills:
     def test_leave_the_old_or_the_new_and_the_next_attempt_makes_it_good(self, files: Files, step: int) -> None:
         sequence = checkpoint(files, "n1")
         old = read(files, sequence)
-        left = iter(range(step))
-
-        def kill(name: str) -> None:
-            if next(left, None) is None:
-                raise Killed(name)
-
         dead = files.begin(sequence)
-        revision = process(files, sequence, dead, kill)
+        revision = process(files, sequence, dead, killing(step))
         try:
             revision.replace(files.wanted(sequence, dead))
         except Killed:
@@ -438,7 +408,7 @@ class TestKills:
         assert read(files, sequence) == shown(files, sequence) == times(old, 3)
         checkpoint(files, "n2", batches=1)
         files.clean()
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
 
     def test_said_again_it_changes_nothing(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")
@@ -496,7 +466,7 @@ class TestZombies:
         sequence = checkpoint(files, "n1")
         number = files.begin(sequence)
         wanted = files.wanted(sequence, number)
-        answered = at("answered", lambda: go_back(files))
+        answered = at("answered", lambda: files.go_back(ToInitial()))
 
         def ask() -> None:
             wanted()
@@ -509,8 +479,7 @@ class TestZombies:
 
     def test_of_a_publication_do_not_undo_a_revision(self, files: Files) -> None:
         checkpoint(files, "n1")
-        for index in range(2):
-            files.process_batch(files.driver.member(index))
+        files.fill()
         files.driver.request_checkpoint("n2")
         sequence = files.driver.complete()
         old: Counter[Record] = Counter(
@@ -561,7 +530,7 @@ class TestResets:
     def test_undo_a_revision_with_its_checkpoint(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")
         files.recompute(sequence)
-        go_back(files)
+        files.go_back(ToInitial())
         with pytest.raises(CheckpointNotUsable, match="was superseded"):
             read(files, sequence)
         assert shown(files, sequence) == Counter()
@@ -569,7 +538,7 @@ class TestResets:
         assert max(read(files, again).values()) == 1
         cleaned = files.clean()
         assert cleaned.undone == (sequence,)
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
         assert not files.folder.walk(layout.REVISIONS)
 
     def test_that_leave_a_part_of_a_checkpoint_leave_that_of_its_revision(self, files: Files) -> None:
@@ -578,7 +547,7 @@ class TestResets:
         old = read(files, second)
         files.recompute(second)
         files.clean()
-        go_back(files, 37)
+        files.go_back(ShiftBy(by=-37), parse_scope(topics=["t:0"]))
         third = checkpoint(files, "n3")
         found, ends = read(files, third), max(offset for t, p, offset in old if p == 0) + 1
         kept = Counter({r: n for r, n in times(old, 2).items() if r[1] != 0 or r[2] < ends - 37})
@@ -587,24 +556,24 @@ class TestResets:
         assert shown(files, third) == found
         assert files.clean().undone == (second,)
         assert read(files, third) == found
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
 
     def test_end_what_runs_and_its_files_go_with_those_of_the_checkpoint(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")
         files.revision(sequence, files.begin(sequence))
-        go_back(files)
+        files.go_back(ToInitial())
         checkpoint(files, "n2")
         files.clean()
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
         assert not files.folder.walk(layout.REVISIONS)
 
     def test_of_a_pinned_checkpoint_keep_the_files_of_its_revision(self, files: Files) -> None:
         sequence = checkpoint(files, "n1")
         files.driver.handle(PinCheckpoint(sequence=sequence, label="kept", reason="to compare"))
         number = files.recompute(sequence)
-        held = needed(files)
+        held = files.needed()
         where = layout.revision(name_of(files, sequence), number)
-        go_back(files)
+        files.go_back(ToInitial())
         checkpoint(files, "n2")
         files.clean()
         assert held <= files.data_files()
@@ -617,11 +586,11 @@ class TestCleaning:
         old = read(files, first)
         for request_id in ("once", "twice"):
             files.recompute(first, 3, request_id)
-        superfluous = files.data_files() - needed(files)
+        superfluous = files.data_files() - files.needed()
         assert superfluous
         cleaned = files.clean()
         assert cleaned.files == len(superfluous)
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
         assert read(files, first) == times(old, 3)
         assert max(read(files, second).values()) == 1
         assert files.clean().files == 0
@@ -655,7 +624,7 @@ class TestCleaning:
         files.revision(sequence, number)
         files.driver.handle(FailRecomputation(sequence=sequence, number=number, why="lost"))
         assert files.clean().files == 18
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
 
     def test_gives_a_revision_up_with_its_retired_checkpoint(self, files: Files) -> None:
         checkpoints = [checkpoint(files, f"n{number}") for number in range(3)]
@@ -665,7 +634,7 @@ class TestCleaning:
         files.clean()
         assert read(files, checkpoints[0])
         assert files.clean(GivenUp.RETIRED).retired == tuple(checkpoints[:2])
-        assert files.data_files() == needed(files)
+        assert files.data_files() == files.needed()
         assert not files.folder.walk(layout.REVISIONS)
         with pytest.raises(CheckpointNotUsable, match="was retired"):
             read(files, checkpoints[0])

@@ -25,41 +25,22 @@ def files(tmp_path: Path) -> Files:
     return Files(running(), tmp_path / "out")
 
 
-def everything(files: Files) -> bool:
-    """Whether the manifests in force hold each record before the positions once."""
-    ends = {p: int(c.position or 0) for p, c in files.driver.region.claims.items()}
-    return files.records() == files.expected(ends)
-
-
-def both(files: Files) -> None:
-    for index in range(2):
-        files.process_batch(files.driver.member(index))
-
-
-def reset_done(files: Files) -> None:
-    files.sink.reset(files.reset_order())
-    files.driver.finish_reset()
-
-
 class TestPublication:
     def test_shows_the_accepted_batches_since_the_checkpoint_before(self, files: Files) -> None:
-        both(files)
-        first = files.checkpoint("n1")
-        both(files)
-        second = files.checkpoint("n2")
+        first = files.checkpoint("n1", batches=1)
+        second = files.checkpoint("n2", batches=1)
         assert sum(files.records(first).values()) == sum(files.records(second).values()) == 40
-        assert everything(files)
+        assert files.are_whole()
         assert files.manifests()[second].previous == str(files.manifests()[first].checkpoint)
 
     def test_of_a_checkpoint_before_which_another_was_aborted_has_the_batches_of_both(self, files: Files) -> None:
-        both(files)
+        files.fill()
         files.driver.request_checkpoint("late")
         files.driver.wait(200)
         files.driver.recover()
         files.sink.reset(files.reset_order())
-        both(files)
-        files.checkpoint("n1")
-        assert everything(files)
+        files.checkpoint("n1", batches=1)
+        assert files.are_whole()
 
     def test_shows_nothing_of_a_zombie_that_lists_its_files_after_the_checkpoint(self, files: Files) -> None:
         driver = files.driver
@@ -67,18 +48,16 @@ class TestPublication:
         call, old = files.call(zombie), files.sink
         driver.crash(driver.member(0))
         driver.recover()
-        both(files)
-        files.checkpoint("n1")
+        files.checkpoint("n1", batches=1)
         before = files.records()
         files.write(zombie, sink=old)
         old.publish(max(files.manifests()))
         assert call.batch == zombie
         assert files.records() == before
-        assert everything(files)
+        assert files.are_whole()
 
     def test_said_again_changes_nothing(self, files: Files) -> None:
-        both(files)
-        sequence = files.checkpoint("n1")
+        sequence = files.checkpoint("n1", batches=1)
         text = files.folder.read(layout.manifest(files.manifests()[sequence].checkpoint))
         files.folder.steps.clear()
         files.sink.publish(sequence)
@@ -86,7 +65,7 @@ class TestPublication:
         assert files.folder.read(layout.manifest(files.manifests()[sequence].checkpoint)) == text
 
     def test_by_two_members_writes_the_same_bytes(self, files: Files, tmp_path: Path) -> None:
-        both(files)
+        files.fill()
         files.driver.request_checkpoint("n1")
         sequence = files.driver.complete()
         files.sink.publish(sequence)
@@ -97,8 +76,7 @@ class TestPublication:
         assert where.read_bytes() == first
 
     def test_of_a_checkpoint_without_batches_keeps_the_schema_of_the_one_before(self, files: Files) -> None:
-        both(files)
-        files.checkpoint("n1")
+        files.checkpoint("n1", batches=1)
         second = files.checkpoint("n2")
         assert files.manifests()[second].files == ()
         assert files.manifests()[second].schemas == (SCHEMA,)
@@ -127,16 +105,14 @@ class TestPublication:
         driver.process()
         driver.checkpoint("n0")
         files = Files(driver, tmp_path / "out")
-        both(files)
-        sequence = files.checkpoint("n1")
+        sequence = files.checkpoint("n1", batches=1)
         driver.reset(ToInitial())
         driver.complete()
-        reset_done(files)
+        files.follow_reset()
         assert sequence not in files.manifests()
 
     def test_refuses_a_checkpoint_of_a_region_that_had_the_same_name(self, files: Files, tmp_path: Path) -> None:
-        both(files)
-        files.checkpoint("n1")
+        files.checkpoint("n1", batches=1)
         again = Files(running(), tmp_path / "out")
         again.process_batch(again.driver.member(0))
         with pytest.raises(SinkError, match="has another checkpoint 000001"):
@@ -147,8 +123,7 @@ class TestKills:
     def test_in_the_middle_of_a_manifest_leave_one_that_nobody_reads_and_the_next_one_mends(
         self, files: Files, tmp_path: Path
     ) -> None:
-        both(files)
-        sequence = files.checkpoint("n1")
+        sequence = files.checkpoint("n1", batches=1)
         where = tmp_path / "out" / layout.manifest(files.manifests()[sequence].checkpoint)
         whole = where.read_text()
         for size in (0, 1, len(whole) // 2, len(whole) - 1):
@@ -161,9 +136,7 @@ class TestKills:
 class TestSmallFiles:
     def test_are_put_together_and_the_old_ones_go_when_the_manifest_is_there(self, tmp_path: Path) -> None:
         files = Files(running(), tmp_path / "out", 1_000_000)
-        for _ in range(10):
-            both(files)
-        sequence = files.checkpoint("n1")
+        sequence = files.checkpoint("n1", batches=10)
         manifest = files.manifests()[sequence]
         (file,) = manifest.files
         assert file.path.startswith(f"{layout.compacted(manifest.checkpoint)}/small-0-")
@@ -171,48 +144,43 @@ class TestSmallFiles:
         assert files.folder.walk("data") == {}
         deleted = [at for at, step in enumerate(files.folder.steps) if step.startswith("delete data/")]
         assert files.folder.steps.index(f"rename {layout.manifest(manifest.checkpoint)}") < min(deleted)
-        assert everything(files)
+        assert files.are_whole()
 
     def test_that_are_few_stay_as_they_are(self, tmp_path: Path) -> None:
         files = Files(running(), tmp_path / "out", 1_000_000)
-        both(files)
-        sequence = files.checkpoint("n1")
+        sequence = files.checkpoint("n1", batches=1)
         assert all(f.path.startswith("data/") for f in files.manifests()[sequence].files)
 
 
 class TestResets:
     def test_to_a_checkpoint_set_the_checkpoints_after_it_aside(self, files: Files) -> None:
-        both(files)
-        first = files.checkpoint("n1")
-        both(files)
-        second = files.checkpoint("n2")
+        first = files.checkpoint("n1", batches=1)
+        second = files.checkpoint("n2", batches=1)
         undone = files.manifests()[second]
         files.driver.reset(ToCheckpoint(sequence=first))
         drained = files.driver.complete()
         files.sink.publish(drained)
-        reset_done(files)
+        files.follow_reset()
         assert set(files.manifests()) == {first}
         assert files.undone() == {second: undone}
         assert files.timelines().undone == (Stretch(files.driver.region.timeline, second, drained),)
-        both(files)
-        third = files.checkpoint("n3")
+        third = files.checkpoint("n3", batches=1)
         assert files.manifests()[third].previous == str(files.manifests()[first].checkpoint)
-        assert everything(files)
+        assert files.are_whole()
 
     def test_of_which_is_known_only_later_what_they_undo_are_looked_at_with_the_first_batch(self, files: Files) -> None:
-        both(files)
-        files.checkpoint("n1")
+        files.checkpoint("n1", batches=1)
         files.driver.reset(ToInitial())
         files.driver.complete()
         files.driver.finish_reset()
         assert files.manifests()
-        both(files)
+        files.fill()
         assert files.manifests() == {}
 
     def test_that_undo_a_checkpoint_while_it_is_published_set_it_aside_as_well(
         self, files: Files, tmp_path: Path
     ) -> None:
-        both(files)
+        files.fill()
         files.driver.request_checkpoint("n1")
         sequence = files.driver.complete()
 
@@ -227,13 +195,12 @@ class TestResets:
         assert list(files.undone()) == [sequence]
 
     def test_a_publisher_that_wakes_up_later_brings_no_superseded_checkpoint_back(self, files: Files) -> None:
-        both(files)
-        sequence = files.checkpoint("n1")
+        sequence = files.checkpoint("n1", batches=1)
         checkpoint = files.manifests()[sequence].checkpoint
         text = files.folder.read(layout.manifest(checkpoint)) or ""
         files.driver.reset(ToInitial())
         files.driver.complete()
-        reset_done(files)
+        files.follow_reset()
         files.folder.replace(layout.manifest(checkpoint), text)
         files.sink.publish(sequence)
         assert files.manifests() == {}
@@ -242,7 +209,7 @@ class TestResets:
         driver = Driver(delivery=Delivery.EXACTLY_ONCE)
         driver.up()
         files = Files(driver, tmp_path / "out")
-        both(files)
+        files.fill()
         driver.crash(driver.member(0))
         lost = driver.start_batch(driver.member(1))
         files.write(lost)
@@ -261,13 +228,11 @@ class TestResets:
         assert files.sink.reset(files.reset_order(partition)) == {partition: None}
 
     def test_are_refused_where_the_folder_is_ahead_of_the_store(self, files: Files, tmp_path: Path) -> None:
-        both(files)
-        files.checkpoint("n1")
+        files.checkpoint("n1", batches=1)
         files.driver.reset(ToInitial())
         files.driver.complete()
-        reset_done(files)
-        both(files)
-        files.checkpoint("n2")
+        files.follow_reset()
+        files.checkpoint("n2", batches=1)
         restored = Files(running(), tmp_path / "out")
         with pytest.raises(SinkAhead, match="knows of timeline 2, and the region is in timeline 1") as raised:
             restored.sink.reset(restored.reset_order())
@@ -298,7 +263,7 @@ class TestTheFolder:
 
     @pytest.mark.parametrize("how", ["deleted", "another's"])
     def test_that_is_swapped_under_a_member_is_told_by_the_next_checkpoint(self, files: Files, how: str) -> None:
-        both(files)
+        files.fill()
         sequence = files.driver.checkpoint("n1")
         owner = Marker.of(files.folder.read(layout.OWNER))
         assert owner is not None
@@ -315,8 +280,7 @@ class TestTheFolder:
 
     def test_that_was_emptied_is_no_new_one_until_a_person_accepts_it(self, files: Files) -> None:
         for request in ("n1", "n2"):
-            both(files)
-            files.checkpoint(request)
+            files.checkpoint(request, batches=1)
         files.folder.delete(files.folder.names(""))
         for _ in range(2):
             with pytest.raises(ConfigurationError, match=r"has lost its marker.*kcr region output flights --take-over"):
@@ -325,44 +289,35 @@ class TestTheFolder:
         files.driver.store.let_go(files.driver.name, files.sink.target.place)
         files.sink = files.process(files.folder)
         files.sink.check()
-        files.driver.reset(ToInitial())
-        files.sink.publish(files.driver.complete())
-        reset_done(files)
-        both(files)
-        both(files)
-        files.checkpoint("n3")
-        assert everything(files)
+        files.go_back(ToInitial())
+        files.checkpoint("n3", batches=2)
+        assert files.are_whole()
 
     def test_that_was_deleted_under_a_member_is_told_by_the_next_start_whatever_was_written_since(
         self, files: Files
     ) -> None:
-        both(files)
-        files.checkpoint("n1")
+        files.checkpoint("n1", batches=1)
         files.folder.delete(files.folder.names(""))
-        both(files)
+        files.fill()
         with pytest.raises(ConfigurationError, match=r"has lost its marker.*kcr region output flights --take-over"):
             files.process(files.folder).check()
 
     def test_that_was_restored_from_before_a_checkpoint_is_told_by_the_next_one(
         self, files: Files, tmp_path: Path
     ) -> None:
-        both(files)
-        first = files.checkpoint("n1")
+        first = files.checkpoint("n1", batches=1)
         shutil.copytree(files.root, tmp_path / "kept")
-        both(files)
-        second = files.checkpoint("n2")
+        second = files.checkpoint("n2", batches=1)
         shutil.rmtree(files.root)
         (tmp_path / "kept").rename(files.root)
         files.process(files.folder).check()  # its marker is the right one
-        both(files)
+        files.fill()
         with pytest.raises(SinkError, match=rf"lacks checkpoint 000001\.0*{second}, which was published.*--force`"):
             files.checkpoint("n3")
         files.driver.reset(ToCheckpoint(sequence=first), forced=True)
-        reset_done(files)
-        both(files)
-        both(files)
-        files.checkpoint("n4")
-        assert everything(files)
+        files.follow_reset()
+        files.checkpoint("n4", batches=2)
+        assert files.are_whole()
 
     def test_that_holds_something_else_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "photos").mkdir()

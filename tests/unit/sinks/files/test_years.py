@@ -68,14 +68,12 @@ def grown(root: Path, checkpoints: int) -> tuple[Files, list[CheckpointNumber]]:
 
 
 def one_more(files: Files, request_id: str) -> CheckpointNumber:
-    for index in range(2):
-        files.process_batch(files.driver.member(index), width=2)
+    files.fill(width=2)
     return files.checkpoint(request_id)
 
 
 def publication(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
-    for index in range(2):
-        files.process_batch(files.driver.member(index))
+    files.fill()
     files.driver.request_checkpoint("measured")
     sequence, folder = files.driver.complete(), CountingFolder(files.root)
     files.process(folder).publish(sequence)
@@ -99,10 +97,7 @@ def reset(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
 
 
 def publication_after_a_reset(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
-    files.driver.reset(ToCheckpoint(sequence=checkpoints[0]))
-    files.sink.publish(files.driver.complete())
-    files.sink.reset(files.reset_order())
-    files.driver.finish_reset()
+    files.go_back(ToCheckpoint(sequence=checkpoints[0]))
     return publication(files, checkpoints)
 
 
@@ -163,7 +158,7 @@ def test_a_cleaning_that_is_killed_has_deleted_a_part_and_the_next_one_goes_on(t
         files.clean(folder=folder)
     assert 0 < len(files.data_files()) < before
     assert files.clean().undone == tuple(checkpoints)
-    assert files.data_files() == {f.path for m in files.manifests().values() for f in m.files}
+    assert files.data_files() == files.needed()
 
 
 def test_a_folder_of_an_earlier_layout_is_refused_by_name(tmp_path: Path) -> None:

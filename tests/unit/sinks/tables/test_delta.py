@@ -25,7 +25,7 @@ from airflow_kcr.sinks.delta.features import require_writable
 from airflow_kcr.sinks.delta.files import added
 from airflow_kcr.sinks.delta.places import DeltaPlace
 from airflow_kcr.sinks.tables.labels import label_of
-from tests.support.table_files import DeltaFolder, TableFiles, both, complete, delta_folder, made, other, put, reset
+from tests.support.table_files import DeltaFolder, TableFiles, complete, delta_folder, made, other, put, reset
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def application(files: TableFiles) -> str:
 def test_a_commit_has_the_table_s_version_and_the_timeline_s_sequence_as_transactions(
     files: TableFiles, folder: DeltaFolder
 ) -> None:
-    both(files)
+    files.fill()
     files.append(1)
     sequence = files.checkpoint("n1")
     table = folder.table()
@@ -53,8 +53,7 @@ def test_a_commit_has_the_table_s_version_and_the_timeline_s_sequence_as_transac
     assert table.transaction_version(f"{application(files)}/1") == sequence
     reset(files)
     files.driver.finish_reset()
-    both(files)
-    later = files.checkpoint("n2")
+    later = files.checkpoint("n2", batches=1)
     table = folder.table()
     assert table.transaction_version(f"{application(files)}/1") == sequence
     assert table.transaction_version(f"{application(files)}/2") == later
@@ -63,11 +62,9 @@ def test_a_commit_has_the_table_s_version_and_the_timeline_s_sequence_as_transac
 @pytest.mark.parametrize("how", ["to a version", "to a time", "by deleting the log"])
 def test_a_batch_is_never_skipped_after_a_restore(files: TableFiles, folder: DeltaFolder, how: str) -> None:
     """RESTORE keeps transactions (delta-io/delta #1813), so that a writer which trusts them skips what is gone."""
-    both(files)
-    first = files.checkpoint("n1")
+    first = files.checkpoint("n1", batches=1)
     at = datetime.now(UTC)
-    both(files)
-    files.checkpoint("n2")
+    files.checkpoint("n2", batches=1)
     match how:
         case "to a version":
             folder.table().restore(folder.version_of(first))
@@ -76,34 +73,30 @@ def test_a_batch_is_never_skipped_after_a_restore(files: TableFiles, folder: Del
         case _:
             (folder.root / "_delta_log" / f"{folder.table().version():020}.json").unlink()
     assert files.rows() == files.records(first)
-    both(files)
+    files.fill()
     with pytest.raises(SinkError, match="was rolled back to before"):
         other(files).publish(complete(files, "n3"))
 
 
 def test_a_restore_that_takes_back_nothing_of_ours_is_fine(files: TableFiles, folder: DeltaFolder) -> None:
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     before = folder.table().version()
     files.append(1)
     folder.table().restore(before)
-    both(files)
-    files.checkpoint("n2")
+    files.checkpoint("n2", batches=1)
     assert files.rows() == files.records()
 
 
 def test_that_the_log_was_cleaned_up_since_is_told(
     files: TableFiles, folder: DeltaFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     for value in range(2):
         files.append(value)
     folder.table().create_checkpoint()
     for entry in sorted((folder.root / "_delta_log").glob("*.json"))[:-1]:
         entry.unlink()
-    both(files)
-    files.checkpoint("n2")
+    files.checkpoint("n2", batches=1)
     assert files.rows() == files.records()
     assert "its log since version" in caplog.text
     assert "so it is unknown whether it was restored" in caplog.text
@@ -112,8 +105,7 @@ def test_that_the_log_was_cleaned_up_since_is_told(
 def test_commits_of_others_are_looked_through_once(
     files: TableFiles, folder: DeltaFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     history, asked = deltalake.DeltaTable.history, list[int | None]()
 
     def noted(table: deltalake.DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
@@ -137,19 +129,16 @@ def test_commits_of_others_are_looked_through_once(
 
 
 def test_vacuum_leaves_what_the_sink_still_needs(files: TableFiles, folder: DeltaFolder) -> None:
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     files.compact()
-    both(files)
+    files.fill()
     for full in (False, True):
         folder.table().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=full)
     files.checkpoint("n2")
     files.driver.reset(ShiftBy(by=-5), scope=parse_scope(topics=["t:1,2"]))
     files.driver.complete()
-    files.sink.reset(files.reset_order())
-    files.driver.finish_reset()
-    both(files)
-    files.checkpoint("n3")
+    files.follow_reset()
+    files.checkpoint("n3", batches=1)
     ends = {p: int(c.position or 0) for p, c in files.driver.region.claims.items()}
     assert files.rows() == files.expected(ends)
 
@@ -161,7 +150,7 @@ def test_a_reset_reads_no_file_that_is_older_than_the_sink(
         folder.append({"value": [value]})
     monkeypatch.setattr(files_module, "_DAY", -3_600_000)
     files = made(folder)
-    both(files, 1)
+    files.fill(width=1)
     files.checkpoint("n1")
     monkeypatch.setattr(files_module, "_footer", None)
     reset(files)
@@ -174,10 +163,8 @@ def test_who_follows_changes_sees_each_row_come_and_go_once(tmp_path: Path) -> N
     changes = {"delta.enableChangeDataFeed": "true"}
     deltalake.DeltaTable.create(folder.root, pa.schema([("value", pa.int64())]), configuration=changes)
     files = made(folder)
-    both(files)
-    files.checkpoint("n1")
-    both(files)
-    files.checkpoint("n2")
+    files.checkpoint("n1", batches=1)
+    files.checkpoint("n2", batches=1)
     files.compact()
     files.driver.reset(ShiftBy(by=-10))
     files.driver.complete()
@@ -256,7 +243,7 @@ def test_a_feature_that_is_not_known_is_refused_by_its_name(tmp_path: Path) -> N
 
 
 def test_a_feature_that_is_added_under_a_member_is_noticed(files: TableFiles, folder: DeltaFolder) -> None:
-    both(files)
+    files.fill()
     folder.table().alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(SinkError, match="is append-only"):
         other(files).publish(complete(files, "n1"))
@@ -323,8 +310,7 @@ def test_bounds_are_those_of_the_file(tmp_path: Path) -> None:
 
 
 def test_readers_of_plain_parquet_see_the_same_rows(files: TableFiles, folder: DeltaFolder) -> None:
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     paths = [path.removeprefix("file://") for path in folder.paths()]
     with duckdb.connect() as connection:
         found = connection.execute(

@@ -31,7 +31,7 @@ from airflow_kcr.sinks.iceberg.catalogs import NamedTable
 from airflow_kcr.sinks.tables import owned as owned_module
 from airflow_kcr.sinks.tables.owned import PAUSES, TRIED_FOR, OwnedTable, folder_of
 from tests.support.driver import GROUP, Driver
-from tests.support.sink_files import Killed, LocalFolder
+from tests.support.sink_files import Killed, LocalFolder, killing
 from tests.support.table_files import (
     COLUMNS,
     Owned,
@@ -39,9 +39,7 @@ from tests.support.table_files import (
     TableFiles,
     Warehouse,
     at_commits,
-    both,
     complete,
-    killed_after,
     made,
     other,
     over,
@@ -58,11 +56,9 @@ def published(files: TableFiles) -> int:
 
 
 def test_each_checkpoint_is_a_commit_that_says_what_it_is_and_can_be_read(files: TableFiles) -> None:
-    both(files)
-    first = files.checkpoint("n1")
+    first = files.checkpoint("n1", batches=1)
     seen = files.rows()
-    both(files)
-    second = files.checkpoint("n2")
+    second = files.checkpoint("n2", batches=1)
     assert files.rows() == files.records()
     assert files.rows(first) == seen == files.records(first)
     assert files.rows(second) == files.rows()
@@ -78,10 +74,9 @@ def test_each_checkpoint_is_a_commit_that_says_what_it_is_and_can_be_read(files:
 
 
 def test_the_store_is_told_which_version_of_the_table_has_a_checkpoint(files: TableFiles) -> None:
-    both(files)
-    first = files.checkpoint("n1")
+    first = files.checkpoint("n1", batches=1)
     files.append(1)
-    both(files, 3)
+    files.fill(width=3)
     second = files.checkpoint("n2")
     told = {s: row.tables for s, row in files.driver.region.checkpoints.items()}
     assert [(one.rows, one.files) for s in (first, second) for one in told[s]] == [(40, 2), (12, 2)]
@@ -106,8 +101,7 @@ def test_a_checkpoint_without_records_has_its_commit(files: TableFiles) -> None:
 
 
 def test_a_publication_that_is_said_again_commits_nothing(files: TableFiles) -> None:
-    both(files)
-    sequence = files.checkpoint("n1")
+    sequence = files.checkpoint("n1", batches=1)
     before = files.owned.version()
     other(files).publish(sequence)
     files.sink.publish(sequence)
@@ -117,10 +111,10 @@ def test_a_publication_that_is_said_again_commits_nothing(files: TableFiles) -> 
 @pytest.mark.parametrize("step", range(10))
 def test_kills_at_each_step_of_a_publication_are_made_good_by_the_next_publisher(owned: Owned, step: int) -> None:
     files = made(owned)
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     try:
-        other(files, killed_after(step)).publish(sequence)
+        other(files, killing(step + 1)).publish(sequence)
     except Killed:
         assert max(files.rows().values(), default=1) == 1
     other(files).publish(sequence)
@@ -133,21 +127,20 @@ def test_kills_at_each_step_of_a_publication_are_made_good_by_the_next_publisher
 def test_kills_at_each_step_of_a_reset_are_made_good_by_the_next_member(owned: Owned, step: int) -> None:
     files = made(owned)
     for request_id in ("n1", "n2"):
-        both(files)
+        files.fill()
         files.checkpoint(request_id)
     try:
-        reset(files, other(files, killed_after(step)))
+        reset(files, other(files, killing(step + 1)))
     except Killed:
         other(files).reset(files.reset_order())
     assert files.rows() == Counter()
     files.driver.finish_reset()
-    both(files)
-    files.checkpoint("n3")
+    files.checkpoint("n3", batches=1)
     assert files.rows() == files.records()
 
 
 def test_a_publisher_that_is_killed_right_after_its_commit_has_made_it(files: TableFiles) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
 
     def killed(commit: Callable[[], Any]) -> None:
@@ -163,7 +156,7 @@ def test_a_publisher_that_is_killed_right_after_its_commit_has_made_it(files: Ta
 
 @pytest.mark.parametrize("number", range(3))
 def test_a_commit_whose_answer_is_lost_is_made_once(files: TableFiles, number: int) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     lost = iter([True])
 
@@ -180,7 +173,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(files: TableFiles, number: i
 
 
 def test_a_commit_that_did_not_get_there_is_an_error_and_made_by_the_next_try(files: TableFiles) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
 
     def away(commit: Callable[[], Any]) -> None:
@@ -197,7 +190,7 @@ def test_a_commit_that_did_not_get_there_is_an_error_and_made_by_the_next_try(fi
 def test_commits_of_others_in_between_stay_and_keep_nothing_from_being_published(
     files: TableFiles, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     left = iter(range(commits))
 
@@ -241,7 +234,7 @@ class Waiting:
 def test_a_commit_that_others_come_before_is_tried_again_after_longer_and_longer_pauses_and_not_forever(
     files: TableFiles, monkeypatch: pytest.MonkeyPatch, ends_after: float
 ) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     waiting, others = Waiting(ends_after), count()
     monkeypatch.setattr(owned_module, "PAUSES", PAUSES)
@@ -269,7 +262,7 @@ def test_a_commit_that_others_come_before_is_tried_again_after_longer_and_longer
 
 
 def test_a_process_that_ends_tries_no_commit_again(files: TableFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     monkeypatch.setattr(owned_module, "PAUSES", (3600.0, 3600.0))
     GroupSinks(own={"out": files.sink}).end()
@@ -284,7 +277,7 @@ def test_a_process_that_ends_tries_no_commit_again(files: TableFiles, monkeypatc
 
 
 def test_a_publication_reads_the_table_once(files: TableFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     where = NamedTable if isinstance(files.owned, Warehouse) else DeltaPlace
     load, loads = where.load, list[object]()
@@ -300,7 +293,7 @@ def test_a_publication_reads_the_table_once(files: TableFiles, monkeypatch: pyte
 
 @pytest.mark.parametrize("is_published", [False, True])
 def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(files: TableFiles, is_published: bool) -> None:
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     asleep = iter([True])
 
@@ -321,19 +314,15 @@ def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(files: TableFiles
 
 def test_a_reset_takes_its_rows_out_of_files_that_others_have_put_together(files: TableFiles) -> None:
     files.append(7)
-    both(files)
-    kept = files.checkpoint("n1")
-    both(files)
-    undone = files.checkpoint("n2")
+    kept = files.checkpoint("n1", batches=1)
+    undone = files.checkpoint("n2", batches=1)
     files.compact()
     assert len(files.owned.paths()) == 1
     files.driver.reset(ShiftBy(by=-5))
     files.driver.complete()
-    files.sink.reset(files.reset_order())
-    files.driver.finish_reset()
+    files.follow_reset()
     assert files.rows() == files.records(kept)
-    both(files)
-    files.checkpoint("n3")
+    files.checkpoint("n3", batches=1)
     assert files.rows() == files.records()
     assert max(files.rows().values()) == 1
     assert files.own_rows() == [7]
@@ -343,10 +332,8 @@ def test_a_reset_takes_its_rows_out_of_files_that_others_have_put_together(files
 def test_a_recomputation_takes_the_place_of_a_checkpoint_s_rows_also_when_they_were_compacted(
     files: TableFiles,
 ) -> None:
-    both(files)
-    first = files.checkpoint("n1")
-    both(files)
-    second = files.checkpoint("n2")
+    first = files.checkpoint("n1", batches=1)
+    second = files.checkpoint("n2", batches=1)
     files.compact()
     for again in ("r1", "r2"):
         number = files.recompute(first, 2, again)
@@ -359,8 +346,7 @@ def test_a_recomputation_takes_the_place_of_a_checkpoint_s_rows_also_when_they_w
 def test_a_table_of_its_own_gets_the_output_of_recomputations_alone(
     files: TableFiles, make: Callable[[Path], Owned], tmp_path: Path
 ) -> None:
-    both(files)
-    first = files.checkpoint("n1")
+    first = files.checkpoint("n1", batches=1)
     apart = make(tmp_path / "apart")
     elsewhere = replace(files.sink.target, owner=replace(files.owner, region_id=RegionId("id elsewhere")))
     folder = LocalFolder(apart.here(folder_of(apart.location(), elsewhere.owner)))
@@ -389,10 +375,9 @@ def test_a_table_of_another_sink_is_refused(files: TableFiles) -> None:
 
 
 def test_a_table_that_was_made_anew_is_noticed(files: TableFiles) -> None:
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     files.owned.drop()
-    both(files)
+    files.fill()
     sequence = complete(files, "n2")
     with pytest.raises(SinkError, match=r"there is no (Delta )?table .*; create it"):
         files.sink.publish(sequence)
@@ -404,13 +389,11 @@ def test_a_table_that_was_made_anew_is_noticed(files: TableFiles) -> None:
 
 
 def test_a_table_that_was_rolled_back_is_noticed_until_it_is_accepted(files: TableFiles) -> None:
-    both(files)
-    first = files.checkpoint("n1")
-    both(files)
-    files.checkpoint("n2")
+    first = files.checkpoint("n1", batches=1)
+    files.checkpoint("n2", batches=1)
     files.owned.restore(first)
     assert files.rows() == files.records(first)
-    both(files)
+    files.fill()
     sequence = complete(files, "n3")
     for _ in range(2):
         with pytest.raises(SinkError, match=r"was rolled back to before .*--take-over"):
@@ -423,16 +406,14 @@ def test_a_table_that_was_rolled_back_is_noticed_until_it_is_accepted(files: Tab
     reset(files)
     files.driver.finish_reset()
     assert files.rows() == Counter()
-    both(files)
-    files.checkpoint("n4")
+    files.checkpoint("n4", batches=1)
     assert files.rows() == files.records()
 
 
 def test_a_column_of_ours_that_was_dropped_is_noticed(files: TableFiles) -> None:
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     files.owned.lose("kcr_offset")
-    both(files)
+    files.fill()
     sequence = complete(files, "n2")
     with pytest.raises(SinkError, match="has lost its column kcr_offset"):
         files.sink.publish(sequence)
@@ -440,8 +421,7 @@ def test_a_column_of_ours_that_was_dropped_is_noticed(files: TableFiles) -> None
 
 def staged(files: TableFiles) -> CheckpointNumber:
     """Have a checkpoint that was published, and return one whose files are written and not published yet."""
-    both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=1)
     for index in range(2):
         batch = files.driver.start_batch(files.driver.member(index), 10)
         files.write(batch, schema=COLUMNS)
@@ -491,11 +471,10 @@ def test_a_column_that_others_take_away_between_writing_and_publishing_loses_no_
 
 
 def test_a_cleanup_leaves_every_file_that_a_version_of_the_table_has(files: TableFiles) -> None:
-    both(files)
-    pinned = files.checkpoint("n1")
+    pinned = files.checkpoint("n1", batches=1)
     files.driver.handle(PinCheckpoint(sequence=pinned, label="month"))
     for request_id in ("n2", "n3", "n4", "n5"):
-        both(files)
+        files.fill()
         files.checkpoint(request_id)
     before = files.data_files()
     files.clean(GivenUp.RETIRED)
@@ -505,8 +484,7 @@ def test_a_cleanup_leaves_every_file_that_a_version_of_the_table_has(files: Tabl
     files.sink.reset(files.reset_order())
     assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 40))
     files.driver.finish_reset()
-    both(files)
-    newest = files.checkpoint("n6")
+    newest = files.checkpoint("n6", batches=1)
     files.clean()
     assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 50))
     assert files.rows(newest) == files.rows()
@@ -524,7 +502,7 @@ class History:
             raise Killed(step)
 
     def batch(self) -> None:
-        both(self.files, self.chance.randrange(1, 30))
+        self.files.fill(width=self.chance.randrange(1, 30))
 
     def checkpoint(self) -> None:
         sequence = complete(self.files, f"n{self.steps}")
@@ -596,7 +574,7 @@ def test_a_reset_takes_out_by_metadata_alone_what_has_nothing_else(
         owned.append({"value": [value]})
     files = made(owned)
     for _ in range(150):  # more than PyIceberg looks for by a file's bounds
-        both(files, 1)
+        files.fill(width=1)
     files.checkpoint("n1")
     files.append(3)
     before = owned.paths()

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.targets import ShiftBy, ToInitial
-from tests.support.table_files import TableFiles, at_commits, both, complete, other, reset
+from tests.support.table_files import TableFiles, at_commits, complete, other, reset
 
 
 def once(files: TableFiles, act: Callable[[], object]) -> Callable[[Callable[[], Any]], Any]:
@@ -30,27 +30,25 @@ def once(files: TableFiles, act: Callable[[], object]) -> Callable[[Callable[[],
 
 def test_a_zombie_coordinator_takes_no_progress_back(files: TableFiles) -> None:
     """apache/iceberg #17551: a coordinator that was replaced wrote its old position over its successor's."""
-    both(files)
+    files.fill()
     first = complete(files, "n1")
 
     def replaced() -> None:
         other(files).publish(first)
         files.driver.publish()
-        both(files)
-        files.checkpoint("n2")
+        files.checkpoint("n2", batches=1)
 
     with at_commits(files, once(files, replaced)):
         files.sink.publish(first)
     assert files.rows() == files.records()
-    both(files)
-    files.checkpoint("n3")
+    files.checkpoint("n3", batches=1)
     assert files.rows() == files.records()
 
 
 def test_a_replacement_that_starts_at_latest_misses_no_files(files: TableFiles) -> None:
     """apache/iceberg #18006: a new coordinator began at the end of what workers had announced."""
     for _ in range(3):
-        both(files)
+        files.fill()
     sequence = complete(files, "n1")
     other(files).publish(sequence)
     assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 30))
@@ -58,7 +56,7 @@ def test_a_replacement_that_starts_at_latest_misses_no_files(files: TableFiles) 
 
 def test_two_coordinators_after_a_rebalance_commit_each_file_once(files: TableFiles) -> None:
     """apache/iceberg #17637: a rebalance left two that both believed to lead."""
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
     with at_commits(files, once(files, lambda: other(files).publish(sequence))):
         files.sink.publish(sequence)
@@ -67,7 +65,7 @@ def test_two_coordinators_after_a_rebalance_commit_each_file_once(files: TableFi
 
 def test_one_file_is_not_in_two_snapshots_after_a_time_out(files: TableFiles) -> None:
     """apache/iceberg #16282: the commit was made, its position was not stored, and the next one committed it again."""
-    both(files)
+    files.fill()
     sequence = complete(files, "n1")
 
     def timed_out(commit: Callable[[], Any]) -> None:
@@ -76,7 +74,7 @@ def test_one_file_is_not_in_two_snapshots_after_a_time_out(files: TableFiles) ->
 
     with at_commits(files, timed_out), pytest.raises(KeyboardInterrupt):
         files.sink.publish(sequence)
-    both(files)
+    files.fill()
     other(files).publish(sequence)
     files.driver.publish()
     files.checkpoint("n2")
@@ -85,8 +83,7 @@ def test_one_file_is_not_in_two_snapshots_after_a_time_out(files: TableFiles) ->
 
 def test_a_sink_that_was_paused_and_goes_on_adds_no_file_again(files: TableFiles) -> None:
     """apache/iceberg #13763: tasks of a connector that was paused or deleted were still committing."""
-    both(files)
-    sequence = files.checkpoint("n1")
+    sequence = files.checkpoint("n1", batches=1)
     paths = files.owned.paths()
     for _ in range(3):
         other(files).publish(sequence)
@@ -97,52 +94,45 @@ def test_a_sink_that_was_paused_and_goes_on_adds_no_file_again(files: TableFiles
 def test_what_is_processed_again_after_going_back_is_not_taken_for_committed(files: TableFiles) -> None:
     """apache/iceberg #10892: a job that went back skipped checkpoints whose numbers the table had seen."""
     for request_id in ("n1", "n2", "n3"):
-        both(files)
+        files.fill()
         files.checkpoint(request_id)
     reset(files)
     files.driver.finish_reset()
     assert files.rows() == Counter()
     for request_id in ("n4", "n5"):
-        both(files)
+        files.fill()
         files.checkpoint(request_id)
     assert files.rows() == files.records() == files.expected(dict.fromkeys(files.driver.logs, 20))
 
 
 def test_offsets_that_restart_keep_nothing_out_of_the_table(files: TableFiles) -> None:
     """databricks/iceberg-kafka-connect #308: with a new Kafka, files were skipped up to the highest offset seen."""
-    for _ in range(5):
-        both(files)
-    files.checkpoint("n1")
+    files.checkpoint("n1", batches=5)
     files.driver.reset(ToInitial())
     files.driver.complete()
-    files.sink.reset(files.reset_order())
-    files.driver.finish_reset()
-    both(files, 3)
+    files.follow_reset()
+    files.fill(width=3)
     files.checkpoint("n2")
     assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 3))
 
 
 def test_a_batch_that_is_replayed_after_its_commit_is_there_once(files: TableFiles) -> None:
     """apache/paimon #9666: the batch was in the table, its end was not noted, and it was processed again."""
-    both(files)
+    files.fill()
     files.sink.publish(complete(files, "n1"))
     files.driver.publish()
     files.driver.reset(ShiftBy(by=-10))
     files.driver.complete()
-    files.sink.reset(files.reset_order())
-    files.driver.finish_reset()
-    both(files)
-    files.checkpoint("n2")
+    files.follow_reset()
+    files.checkpoint("n2", batches=1)
     assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 10))
 
 
 def test_a_batch_is_never_skipped_because_of_a_mark_that_outlived_its_rows(files: TableFiles) -> None:
     """delta-io/delta #1813: RESTORE takes rows back and leaves the mark that they were written."""
-    both(files)
-    first = files.checkpoint("n1")
-    both(files)
-    files.checkpoint("n2")
+    first = files.checkpoint("n1", batches=1)
+    files.checkpoint("n2", batches=1)
     files.owned.restore(first)
-    both(files)
+    files.fill()
     with pytest.raises(SinkError, match="was rolled back to before"):
         files.sink.publish(complete(files, "n3"))

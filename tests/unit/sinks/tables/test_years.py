@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_kcr.sinks.files.cleanup import GivenUp
-from tests.support.table_files import DeltaFolder, Owned, TableFiles, Warehouse, both, made, reset, warehouse
+from tests.support.table_files import DeltaFolder, Owned, TableFiles, Warehouse, made, reset, warehouse
 
 ROUNDS, OF_A_ROUND = 4, 10
 YEAR = 365 * 1_000
@@ -61,7 +61,7 @@ def size(owned: Owned) -> int:
 def a_round(files: TableFiles, name: str, checkpoints: int) -> int:
     """Make some checkpoints, clean up, maintain the table, and return how large its metadata are then."""
     for number in range(checkpoints):
-        both(files, 1)
+        files.fill(width=1)
         files.checkpoint(f"{name}-{number}")
     files.clean(GivenUp.RETIRED)
     maintain(files.owned)
@@ -89,7 +89,7 @@ def test_a_reset_leaves_little_in_the_metadata_of_a_table(files: TableFiles) -> 
     sizes = list[int]()
     for number in range(ROUNDS):
         for again in range(3):
-            both(files, 1)
+            files.fill(width=1)
             files.checkpoint(f"r{number}-{again}")
             reset(files)
             files.driver.finish_reset()
