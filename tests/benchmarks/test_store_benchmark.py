@@ -15,8 +15,6 @@ from time import perf_counter, process_time
 
 import psutil
 import pytest
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
 
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -29,16 +27,10 @@ from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Incarnation, 
 from airflow_kcr.store.garbage import uncollected
 from tests.benchmarks.figures import Report, Scale
 from tests.benchmarks.scripted import scripted
+from tests.support.databases import execute
 from tests.support.driver import Driver
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(1800)]
-
-
-def execute(url: str, statement: str) -> list[tuple[object, ...]]:
-    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        result = connection.exec_driver_sql(statement)
-        return [tuple(row) for row in result] if result.returns_rows else []
 
 
 def timed(call: Callable[[], object]) -> float:

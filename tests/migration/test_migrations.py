@@ -26,6 +26,7 @@ from airflow_kcr.store import migrations, schema_upgrade
 from airflow_kcr.store.postgres import revision
 from airflow_kcr.store.regions import RegionStore
 from tests.support.catalogue import SNAPSHOT, catalogue
+from tests.support.databases import execute
 from tests.support.driver import GROUP, group_rules
 
 pytestmark = pytest.mark.postgres
@@ -37,19 +38,6 @@ REVISIONS = [p.name[:4] for p in FILES]
 
 def store(url: str) -> RegionStore:
     return RegionStore.connect(url, lambda _: RegionRules(groups={GROUP: group_rules()}))
-
-
-def execute(url: str, statement: str) -> None:
-    """Run a statement in a transaction of its own."""
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(statement)
-
-
-def read(url: str, query: str) -> set[object]:
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        return set(connection.exec_driver_sql(query).scalars())
 
 
 # -- what they make -------------------------------------------------------------------------------------------------
@@ -106,7 +94,7 @@ def upgrading_beside_a_reader(url: str) -> Iterator[tuple[Future[schema_upgrade.
         reader.exec_driver_sql("LOCK TABLE kcr.alembic_version IN SHARE MODE")
         upgrading = threads.submit(schema_upgrade.upgrade, url)
         try:
-            while not upgrading.done() and not read(url, WAITS) & {1}:
+            while not upgrading.done() and (1,) not in execute(url, WAITS):
                 pass
             yield upgrading, reader
         finally:

@@ -16,9 +16,9 @@ import psycopg
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import Delivery
+from tests.support.databases import libpq
 from tests.support.member_accounts import Place, Witnesses
 from tests.support.plain_engine import Written
-from tests.support.sink_tables import libpq
 from tests.support.verifying import verify
 
 _FIRST = 5

@@ -14,17 +14,16 @@ from datetime import datetime
 from pathlib import Path
 
 import psycopg
-from psycopg import sql
 
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.spec import parse
+from tests.support.databases import execute, libpq
 from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Kafka, Record
 from tests.support.members import TOP
-from tests.support.sink_tables import libpq
 from tests.support.tied import Postgres, start_postgres
 
 PARTITIONS = 2
@@ -97,14 +96,11 @@ class RestedRegion:
 
     def rows(self, table: str = "out") -> Counter[str]:
         """How often a table has each value."""
-        query = sql.SQL("SELECT value, count(*) FROM {} GROUP BY value").format(sql.Identifier(table))
-        with psycopg.connect(libpq(self.table.url())) as connection:
-            return Counter(dict(connection.execute(query).fetchall()))
+        return Counter(dict(execute(self.table.url(), f'SELECT value, count(*) FROM "{table}" GROUP BY value')))
 
     def table_in_order(self) -> list[tuple[object, ...]]:
         """The rows by boundary of their checkpoint, partition and offset; two regions can have the same."""
-        with psycopg.connect(libpq(self.table.url())) as connection:
-            found = connection.execute("SELECT value, kcr_partition, kcr_offset, kcr_sequence FROM out").fetchall()
+        found = execute(self.table.url(), "SELECT value, kcr_partition, kcr_offset, kcr_sequence FROM out")
         with Region(self.name, self.store) as region:
             rows = [one.checkpoint for one in region.checkpoints.list()]
         ends = {int(row.sequence): row.boundary.isoformat() for row in rows if row.boundary is not None}

@@ -9,7 +9,6 @@ from itertools import count
 from typing import Any
 
 import psycopg
-from sqlalchemy.engine import make_url
 
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.messages import ResetSinks
@@ -34,6 +33,7 @@ from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.staging import Staging
 from airflow_kcr.sinks.postgres.target import Target, names
+from tests.support.databases import execute, libpq
 
 GROUP = GroupId("g")
 COLUMNS = {"value": "text", "size": "bigint"}
@@ -42,11 +42,6 @@ QUICK = Timeouts(lease=timedelta(seconds=3), renew=timedelta(seconds=1), batch=t
 
 Row = tuple[Any, ...]
 """Values of `COLUMNS`, then topic, partition, offset and the row's number."""
-
-
-def libpq(url: str) -> str:
-    """A URL of SQLAlchemy as libpq takes it."""
-    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,9 +140,7 @@ class Table:
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
         """The rows of a statement, over another connection."""
-        with psycopg.connect(libpq(self.url)) as connection:
-            cursor = connection.execute(statement)
-            return cursor.fetchall() if cursor.description else []
+        return execute(self.url, statement)
 
     def held(self) -> list[tuple[int, int]]:
         """Partition and offset of every row in the target, in order; one that is there twice is there twice."""

@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import create_engine
 from sqlalchemy.engine import URL, Engine, make_url
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import QueuePool
 
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.store.postgres import build_engine
 from airflow_kcr.store.regions import RegionStore
+from tests.support.databases import execute
 from tests.support.driver import BEGINNING, Clock
 from tests.support.memory import MemoryTransactions
 
@@ -130,14 +131,14 @@ def postgres_subject(url: str) -> Iterator[Subject]:
 @contextmanager
 def postgres_store(url: str, read_rules: Callable[[str], RegionRules]) -> Iterator[RegionStore]:
     """A store on a database whose clock is moved by hand; fails where a row is left without what it belongs to."""
-    _execute(url, f"DO $$ BEGIN IF to_regnamespace('test_clock') IS NULL THEN {CLOCK} END IF; END $$")
+    execute(url, f"DO $$ BEGIN IF to_regnamespace('test_clock') IS NULL THEN {CLOCK} END IF; END $$")
     engine = build_engine(make_url(url).update_query_dict({"options": "-c search_path=test_clock,pg_catalog"}))
     store = RegionStore(engine, read_rules)
     try:
         yield store
         if isinstance(engine.pool, QueuePool) and engine.pool.checkedout():
             raise AssertionError(f"not every connection was given back: {engine.pool.status()}")
-        alone = _execute(url, f"SELECT string_agg(DISTINCT t, ', ') FROM ({ALONE}) AS alone (t)")
+        [(alone,)] = execute(url, f"SELECT string_agg(DISTINCT t, ', ') FROM ({ALONE}) AS alone (t)")
         if alone is not None:
             raise AssertionError(f"rows without what they belong to, in {alone}")
     finally:
@@ -150,26 +151,18 @@ def only_reading(url: str) -> Iterator[URL]:
     """The URL of a store for a user who may read all of it and write nothing."""
     target = make_url(url)
     role = f"reader_{target.database}"
-    for statement in (
+    execute(
+        url,
         f"CREATE ROLE {role} LOGIN",
         f"GRANT USAGE ON SCHEMA kcr TO {role}",
         f"GRANT SELECT ON ALL TABLES IN SCHEMA kcr TO {role}",
-    ):
-        _execute(url, statement)
+    )
     try:
         yield target.set(username=role)
     finally:
-        _execute(url, f"DROP OWNED BY {role}")
-        _execute(url, f"DROP ROLE {role}")
+        execute(url, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 def expire(subject: Subject) -> None:
     """Let time pass until every lease of the subject is over."""
     subject.clock.advance(timedelta(minutes=2).total_seconds())
-
-
-def _execute(url: str, statement: str) -> object:
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        result = connection.exec_driver_sql(statement)
-        return result.scalar_one() if result.returns_rows else None

@@ -13,7 +13,8 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupId, RegionId, RegionName, Timeline
 from airflow_kcr.sinks.postgres.staging import Staging
-from tests.support.sink_tables import Row, Table, libpq, records
+from tests.support.databases import libpq
+from tests.support.sink_tables import Row, Table, records
 
 LOSSLESS = [Delivery.AT_LEAST_ONCE, Delivery.ALMOST_ONCE, Delivery.EXACTLY_ONCE]
 LENIENT = [Delivery.AT_LEAST_ONCE, Delivery.ALMOST_ONCE, Delivery.AT_MOST_ONCE]

@@ -10,7 +10,8 @@ from sqlalchemy.engine import make_url
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.rules import Delivery, SinkMode
-from tests.support.sink_tables import COLUMNS, Table, libpq
+from tests.support.databases import libpq
+from tests.support.sink_tables import COLUMNS, Table
 
 
 def execute(url: str, *statements: str) -> None:

@@ -19,7 +19,8 @@ from airflow_kcr.protocol.rules import Delivery, SinkMode
 from airflow_kcr.sinks.postgres import bookkeeping, insertion, resets, sink
 from airflow_kcr.sinks.postgres.target import TargetTable
 from tests.support.breaking_proxy import Break, breaking_proxy
-from tests.support.sink_tables import Table, libpq, records
+from tests.support.databases import libpq
+from tests.support.sink_tables import Table, records
 from tests.support.tied import Postgres, start_postgres
 
 

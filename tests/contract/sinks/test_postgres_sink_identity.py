@@ -12,7 +12,8 @@ from airflow_kcr.protocol.values import RegionId, RegionName
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.postgres import bookkeeping, earlier
 from airflow_kcr.sinks.postgres.target import TargetTable
-from tests.support.sink_tables import GROUP, Table, libpq
+from tests.support.databases import libpq
+from tests.support.sink_tables import GROUP, Table
 
 FIRST, SECOND = RegionId("first"), RegionId("second")
 CHOICE = r"`kcr region output r --keep`.*--delete.*--take-over"

@@ -14,7 +14,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from selenium.webdriver.common.keys import Keys
-from sqlalchemy import create_engine, text
 
 from airflow_kcr.airflow_features import CONSOLE
 from airflow_kcr.embedded.airflow import Airflow
@@ -30,6 +29,7 @@ from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.aged_past import spread_past
 from tests.support.browser import Clicks, Person, person_at
 from tests.support.console_server import console_server
+from tests.support.databases import execute
 from tests.support.driver import Driver
 from tests.support.installed_airflow import lacks
 from tests.support.kafka import Kafka
@@ -340,8 +340,8 @@ def test_a_member_leads_to_the_task_that_hosts_it(console: Console, editor: Pers
     known, dag = console.airflow.known, f"{REGION}_consumers"
     with AirflowClient(url=known.url, user="editor", password=known.passwords["editor"]) as client:
         client.request("POST", f"dags/{dag}/dagRuns", {"dag_run_id": "hosts", "logical_date": None})
-    told_airflow(
-        console,
+    execute(
+        console.metadata,
         "UPDATE task_instance SET state = 'running', rendered_map_index = 'g 1' "
         f"WHERE dag_id = '{dag}' AND task_id = 'consume' AND map_index = 1",
     )
@@ -354,16 +354,12 @@ def test_a_member_leads_to_the_task_that_hosts_it(console: Console, editor: Pers
 @contextmanager
 def store_away(console: Console) -> Iterator[None]:
     """Let nothing connect to the store."""
-    engine = create_engine(console.metadata, isolation_level="AUTOCOMMIT")
     gone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'kcr'"
-    with engine.connect() as connection:
-        connection.execute(text("ALTER DATABASE kcr ALLOW_CONNECTIONS false"))
-        try:
-            connection.execute(text(gone))
-            yield
-        finally:
-            connection.execute(text("ALTER DATABASE kcr ALLOW_CONNECTIONS true"))
-    engine.dispose()
+    execute(console.metadata, "ALTER DATABASE kcr ALLOW_CONNECTIONS false", gone)
+    try:
+        yield
+    finally:
+        execute(console.metadata, "ALTER DATABASE kcr ALLOW_CONNECTIONS true")
 
 
 def test_a_store_that_goes_away_is_said_beside_what_was_read_and_the_page_recovers(
@@ -637,15 +633,6 @@ def test_a_recomputation_is_shown_first_and_requested_with_a_reason_from_a_dag_t
     assert (run["conf"], run["note"]) == ({"checkpoint": number, "reason": "wrong rates"}, "wrong rates")
 
 
-def told_airflow(console: Console, *statements: str) -> None:
-    """Write into Airflow's own database what a scheduler or a worker would have."""
-    engine = create_engine(console.metadata)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-    engine.dispose()
-
-
 TRIGGERED = (
     """INSERT INTO asset (id, name, uri, "group", extra, created_at, updated_at)
     VALUES (1000, 'lake', 'x://lake', 'asset', '{}', now(), now())""",
@@ -669,7 +656,7 @@ def test_the_runs_that_a_reset_has_undone_and_ticked_those_downstream_are_cleare
         report = "dags/flights_report/dagRuns"
         client.request("POST", report, {"dag_run_id": "sums_of_before__4", "logical_date": None})
         client.request("PATCH", f"{report}/sums_of_before__4", {"state": "success"})
-        told_airflow(console, *TRIGGERED)
+        execute(console.metadata, *TRIGGERED)
         editor.goes(f"{region_path(REGION)}?tab=resets")
         pressed(editor, "4 checkpoints")
         editor.reads("before__3", "before__5")

@@ -21,10 +21,10 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.hooks.compat import has
 from airflow_kcr.protocol.region.rows import Checkpoint, RegionState
 from airflow_kcr.sinks.checkpoints import CheckpointId
+from tests.support.databases import libpq
 from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Record
 from tests.support.live_airflow import LiveAirflow
-from tests.support.sink_tables import libpq
 
 pytestmark = pytest.mark.timeout(1_200)
 

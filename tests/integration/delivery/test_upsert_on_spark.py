@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import psycopg
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.errors import UpsertNeedsConsent
 from airflow_kcr.protocol.targets import ToCheckpoint
+from tests.support.databases import execute
 from tests.support.delivery_servers import Servers
 from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.members import Lend, Live
-from tests.support.sink_tables import libpq
 from tests.support.spark_latest_pipeline import KEYS
 
 WITHIN = 240.0
@@ -24,8 +23,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.postgres]
 
 def rows(url: str, table: str) -> dict[str, int]:
     """The newest offset of each key, as the table has it."""
-    with psycopg.connect(libpq(url)) as connection:
-        return dict(connection.execute(f"SELECT name, newest FROM {table}").fetchall())
+    return dict(execute(url, f"SELECT name, newest FROM {table}"))
 
 
 def newest(one: Live) -> dict[str, int]:

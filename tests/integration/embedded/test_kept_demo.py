@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from typer.testing import CliRunner
 
@@ -21,6 +20,7 @@ from airflow_kcr.embedded.demo.judgement import DemoCheck, DemoVerdict
 from airflow_kcr.embedded.demo.play import Audience, Stage
 from airflow_kcr.embedded.flights.producer import Produced
 from airflow_kcr.embedded.processes import happened
+from tests.support.databases import execute
 from tests.support.kafka import Kafka
 from tests.support.leftovers import left
 
@@ -101,8 +101,7 @@ def test_what_is_kept_is_shown_serves_and_is_stopped_with_all_that_it_has_starte
     kafka.produce(kafka.topic(), [b"x"])
     assert found["store_url"] is not None
     assert f"KCR_STORE_URL={found['store_url']}" in "".join(done.stderr.split("\n"))
-    with psycopg.connect(found["store_url"]) as connection:
-        assert connection.execute("SELECT count(*) FROM kcr.region").fetchone() == (0,)
+    assert execute(found["store_url"], "SELECT count(*) FROM kcr.region")[0] == (0,)
     assert happened(lambda: len(left(folder)) >= 2 + 2 * len(COMPONENTS), within=30), left(folder)
 
     assert kcr("dev", "down", "--folder", folder, "-o", "json") == NOTHING

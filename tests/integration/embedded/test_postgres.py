@@ -10,6 +10,7 @@ import pytest
 
 from airflow_kcr.embedded.processes import accepts
 from airflow_kcr.errors import ServiceFailed
+from tests.support.databases import execute
 from tests.support.tied import Postgres, start_postgres
 
 pytestmark = pytest.mark.postgres
@@ -20,12 +21,6 @@ def postgres(tmp_path: Path) -> Iterator[Postgres]:
     server = start_postgres(tmp_path / "postgres")
     yield server
     server.stop()
-
-
-def execute(url: str, statement: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(url, connect_timeout=5) as connection:
-        cursor = connection.execute(statement)
-        return cursor.fetchall() if cursor.description else []
 
 
 def test_a_database_is_made_once(postgres: Postgres) -> None:

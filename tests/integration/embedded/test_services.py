@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 from typer.testing import CliRunner, Result
@@ -20,6 +19,7 @@ from airflow_kcr.cli.dev import app
 from airflow_kcr.embedded import services
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.processes import accepts, happened
+from tests.support.databases import execute
 from tests.support.kafka import Kafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.timeout(600)]
@@ -69,8 +69,7 @@ def test_up_leaves_running_what_down_stops(folder: Path) -> None:
     topic = kafka.topic()
     kafka.produce(topic, [b"x"])
     assert found["store_url"] is not None
-    with psycopg.connect(found["store_url"]) as connection:
-        assert connection.execute("SELECT count(*) FROM kcr.region").fetchone() == (0,)
+    assert execute(found["store_url"], "SELECT count(*) FROM kcr.region")[0] == (0,)
     assert found["spark"] is not None
     assert accepts(int(found["spark"]["master"].rpartition(":")[2]))
     assert (Path(found["spark"]["home"]) / "bin" / "spark-submit").exists()
@@ -129,8 +128,7 @@ def test_kafka_and_postgres_listen_where_they_are_told(folder: Path) -> None:
     kafka = Kafka(found["kafka"]["bootstrap_servers"])
     kafka.produce(kafka.topic(), [b"x"])
     assert f"@{own}:" in found["store_url"]
-    with psycopg.connect(found["store_url"]) as connection:
-        assert connection.execute("SELECT count(*) FROM kcr.region").fetchone() == (0,)
+    assert execute(found["store_url"], "SELECT count(*) FROM kcr.region")[0] == (0,)
     port = make_url(found["store_url"]).port
     assert port is not None
     assert not accepts(port)

@@ -24,6 +24,7 @@ from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.store.postgres.connections import server_at
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.breaking_proxy import Break, BreakingProxy, breaking_proxy, wire_to
+from tests.support.databases import execute
 from tests.support.driver import START
 from tests.support.faults import Note, finished, group_size, halted, judged, needless, owners, resets, said, up
 from tests.support.kafka import Kafka
@@ -219,8 +220,7 @@ class Pair:
     def fail_over(self) -> None:
         """Kill the primary, and have the replica take over with what it has."""
         self.primary.kill()
-        with psycopg.connect(self.replica.url(), autocommit=True) as connection:
-            connection.execute("SELECT pg_promote()")
+        execute(self.replica.url(), "SELECT pg_promote()")
 
 
 @contextmanager

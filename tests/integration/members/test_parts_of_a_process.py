@@ -15,9 +15,9 @@ import psutil
 import psycopg
 import pytest
 
+from tests.support.databases import libpq
 from tests.support.faults import Note, finished, held_at, judged, resets, up
 from tests.support.members import Lend, Live, Process
-from tests.support.sink_tables import libpq
 
 WITHIN = 120.0
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from airflow_kcr.api import Region
@@ -23,10 +22,10 @@ from airflow_kcr.goals import STOPPED
 from airflow_kcr.protocol.region import events
 from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.spec import RegionSpec
+from tests.support.databases import execute
 from tests.support.faults import checkpoints, finished, resets, told
 from tests.support.kafka import Kafka, Record
 from tests.support.members import TOP, Lend, Live
-from tests.support.sink_tables import libpq
 from tests.support.tied import Postgres, start_postgres
 
 PARTITIONS = 2
@@ -106,13 +105,11 @@ class Again:
 
     def execute(self, statement: str) -> None:
         """Execute a statement in the table's database."""
-        with psycopg.connect(libpq(self.table)) as connection:
-            connection.execute(statement.encode())
+        execute(self.table, statement)
 
     def rows(self) -> Counter[str]:
         """How often the table has each value."""
-        with psycopg.connect(libpq(self.table)) as connection:
-            return Counter(dict(connection.execute("SELECT value, count(*) FROM out GROUP BY value").fetchall()))
+        return Counter(dict(execute(self.table, "SELECT value, count(*) FROM out GROUP BY value")))
 
 
 def all_of(*words: str) -> Counter[str]:

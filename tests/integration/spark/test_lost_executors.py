@@ -23,11 +23,11 @@ from airflow_kcr.api import Region
 from airflow_kcr.embedded.servers import StandaloneCluster
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import ResetCause
+from tests.support.databases import execute, libpq
 from tests.support.interval_pipeline import SUFFIX, WORKER, at
 from tests.support.kafka import Kafka
 from tests.support.members import TOP
 from tests.support.rested_region import WITHIN, RestedRegion, all_of, rested_region, until
-from tests.support.sink_tables import libpq
 from tests.support.spark_executors import application_settings, executors
 from tests.support.tied import start_standalone
 
@@ -84,8 +84,7 @@ def in_the_sink(runs: RestedRegion) -> Iterator[Callable[[], bool]]:
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'out'::regclass"
 
     def reached() -> bool:
-        with psycopg.connect(libpq(runs.table.url())) as other:
-            return other.execute(waiting).fetchone() != (0,)
+        return execute(runs.table.url(), waiting)[0] != (0,)
 
     with psycopg.connect(libpq(runs.table.url())) as connection:
         connection.execute("LOCK TABLE out IN SHARE MODE")

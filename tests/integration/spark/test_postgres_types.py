@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.postgres.target import OWN_COLUMNS
+from tests.support.databases import execute
 from tests.support.sink_tables import Table
 from tests.support.tied import Postgres, start_postgres
 
@@ -99,9 +100,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 @pytest.fixture
 def url(server: Postgres) -> str:
     """A database with nothing in it."""
-    with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute("DROP SCHEMA public CASCADE")
-        connection.execute("CREATE SCHEMA public")
+    execute(server.url(), "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
     return server.url()
 
 
@@ -114,9 +113,7 @@ def zone(request: pytest.FixtureRequest, spark: SparkSession, url: str) -> Itera
     default = zones.getDefault()
     zones.setDefault(zones.getTimeZone(request.param))
     spark.conf.set("spark.sql.session.timeZone", request.param)
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"ALTER SYSTEM SET timezone = '{request.param}'".encode())
-        connection.execute("SELECT pg_reload_conf()")
+    execute(url, f"ALTER SYSTEM SET timezone = '{request.param}'", "SELECT pg_reload_conf()")
     yield request.param
     zones.setDefault(default)
     spark.conf.set("spark.sql.session.timeZone", before)
@@ -153,8 +150,7 @@ def begun(url: str, columns: Mapping[str, str] | None = None, **options: Any) ->
     """A sink in its first epoch; of a table that there is already, if it is to have these columns."""
     if columns is not None:
         named = ", ".join(f'"{name}" {kind}' for name, kind in {**columns, **OWN_COLUMNS}.items())
-        with psycopg.connect(url) as connection:
-            connection.execute(f"CREATE TABLE out ({named})".encode())
+        execute(url, f"CREATE TABLE out ({named})")
     table = Table(url=url, options=options)
     table.reset({0: 0})
     return table

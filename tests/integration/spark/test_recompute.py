@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psycopg
 import pyarrow.dataset
 import pytest
 from pyiceberg.schema import Schema
@@ -26,11 +25,11 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, format_instant
 from airflow_kcr.spec import parse
+from tests.support.databases import execute
 from tests.support.interval_pipeline import GATE, KILL, SUFFIX, at
 from tests.support.kafka import Kafka
 from tests.support.members import TOP
 from tests.support.rested_region import NO_SPARK, WITHIN, RestedRegion, all_of, rested_region, until
-from tests.support.sink_tables import libpq
 from tests.support.table_files import NAME, warehouse
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.postgres]
@@ -58,8 +57,7 @@ def twice(runs: RestedRegion) -> None:
 
 def left(runs: RestedRegion) -> list[str]:
     """What recomputations have left beside the table."""
-    with psycopg.connect(libpq(runs.table.url())) as connection:
-        found = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'kcr_revision%'").fetchall()
+    found = execute(runs.table.url(), "SELECT relname FROM pg_class WHERE relname LIKE 'kcr_revision%'")
     return [name for (name,) in found]
 
 
@@ -222,8 +220,7 @@ def test_rows_of_a_table_of_mode_upsert_are_replaced_where_no_later_checkpoint_h
     with rested_region(
         kafka, database_url, tmp_path / "target", connector_jars, sink=", mode: upsert, key: [value]"
     ) as runs:
-        with psycopg.connect(libpq(runs.table.url())) as connection:
-            connection.execute("ALTER TABLE out ADD PRIMARY KEY (value)")
+        execute(runs.table.url(), "ALTER TABLE out ADD PRIMARY KEY (value)")
         twice(runs)
         runs.fill("first", HOUR + timedelta(minutes=5))  # the same keys once more
         runs.run()
@@ -234,8 +231,7 @@ def test_rows_of_a_table_of_mode_upsert_are_replaced_where_no_later_checkpoint_h
         ended, _, said = runs.kcr("recompute", runs.name, *its)
         assert (ended, "--consent-compacted" in said) == (3, True), said
         runs.recompute("--checkpoint", str(FIRST), "--consent-upsert", "--consent-compacted")
-        with psycopg.connect(libpq(runs.table.url())) as connection:
-            found = connection.execute("SELECT split_part(value, ' ', 1), kcr_sequence FROM out").fetchall()
+        found = execute(runs.table.url(), "SELECT split_part(value, ' ', 1), kcr_sequence FROM out")
         assert Counter(found) == {("first", 6): 20, ("second", SECOND): 20}
         runs.recompute("--checkpoint", str(SECOND), "--consent-upsert", "--consent-compacted")
         assert runs.rows() == all_of("first", "second")

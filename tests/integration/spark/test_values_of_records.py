@@ -35,8 +35,9 @@ from airflow_kcr.spark.pulse import Pulse
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import parse
 from tests.integration.spark.batches import GROUP, REGION, call, source_of, wait_until
+from tests.support.databases import execute, libpq
 from tests.support.kafka import Kafka
-from tests.support.sink_tables import Table, libpq
+from tests.support.sink_tables import Table
 from tests.support.tied import Postgres, start_postgres
 
 SECRET: Final = "hunter2-of-a-record"
@@ -70,9 +71,11 @@ class Failing:
 
     def __call__(self, pipeline: Pipeline, columns: str = "value text", more: str = "") -> str:
         own = ", ".join(f"{name} {kind}" for name, kind in OWN_COLUMNS.items())
-        with psycopg.connect(self._server.url()) as connection:
-            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-            connection.execute(f"CREATE TABLE out ({columns}, {own}); {more}".encode())
+        execute(
+            self._server.url(),
+            "DROP SCHEMA public CASCADE; CREATE SCHEMA public",
+            f"CREATE TABLE out ({columns}, {own}); {more}",
+        )
         beside = frozenset({(GROUP, "x")})
         table = Table(url=self._server.url(), options={"group": GROUP, "region": REGION, "beside": beside})
         table.reset()

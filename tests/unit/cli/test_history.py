@@ -4,10 +4,9 @@ import json
 from functools import partialmethod
 from typing import TYPE_CHECKING
 
-from sqlalchemy import create_engine, text
-
 from airflow_kcr.api import Region
 from airflow_kcr.protocol.region.commands import KillRegion
+from tests.support.databases import execute
 from tests.support.driver import START, Driver
 from tests.support.live_region import FakeCluster
 from tests.support.stores import only_reading
@@ -74,10 +73,7 @@ def test_a_region_that_makes_no_progress_is_told_beside_the_verdict_and_by_the_l
     kcr: Kcr, driver: Driver, database_url: str
 ) -> None:
     driver.up()
-    engine = create_engine(database_url)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE kcr.lease SET valid_until = valid_until - interval '1 day'"))
-    engine.dispose()
+    execute(database_url, "UPDATE kcr.lease SET valid_until = valid_until - interval '1 day'")
     called = kcr("verify", "flights", "-o", "json")
     assert called.exit_code == 0, "a stall contradicts no invariant"
     assert json.loads(called.stdout)["progress"].startswith("stalled: members since ")
@@ -96,10 +92,7 @@ def test_a_contradiction_is_reported_and_ends_with_status_1(kcr: Kcr, driver: Dr
     driver.up()
     driver.process()
     driver.checkpoint("n")
-    engine = create_engine(database_url)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE kcr.batch_range SET to_offset = 9 WHERE partition = 0"))
-    engine.dispose()
+    execute(database_url, "UPDATE kcr.batch_range SET to_offset = 9 WHERE partition = 0")
     called = kcr("verify", "flights", "-o", "json")
     assert called.exit_code == 1
     [violation, *_] = json.loads(called.stdout)["violations"]

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
-from sqlalchemy import create_engine, text
 
 from airflow_kcr.operators import region as verbs
 from airflow_kcr.protocol.region.commands import KillRegion, PinCheckpoint
@@ -14,6 +13,7 @@ from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import DesiredState
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, deferred, resumed, task_context
+from tests.support.databases import execute
 from tests.support.driver import PAUSE, Driver
 from tests.support.live_region import SPEC, live_region
 
@@ -211,9 +211,6 @@ def test_a_history_is_verified_and_a_contradiction_fails_for_good(driver: Driver
         "checked_events": len(driver.events),
         "checked_batches": len(driver.batches),
     }
-    engine = create_engine(store_connection)
-    with engine.begin() as connection:
-        connection.execute(text("DELETE FROM kcr.event WHERE number = 3"))
-    engine.dispose()
+    execute(store_connection, "DELETE FROM kcr.event WHERE number = 3")
     with pytest.raises(AirflowFailException, match=r"violation\(s\); the first: "):
         made.execute(task_context())

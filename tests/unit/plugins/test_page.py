@@ -15,7 +15,6 @@ from airflow.api_fastapi.core_api.security import get_user
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from fastapi.routing import APIRoute
-from sqlalchemy import create_engine, text
 
 from airflow_kcr.api.regions import opened
 from airflow_kcr.dags import region_dags
@@ -35,6 +34,7 @@ from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.browsing import TestClient
+from tests.support.databases import execute
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.plans import statements
@@ -235,10 +235,7 @@ def test_the_overview_marks_a_region_that_makes_no_progress_and_says_what_it_wai
 ) -> None:
     driver.up()
     assert "<td>progressing</td>" in viewer.get("/").text
-    engine = create_engine(database_url)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE kcr.lease SET valid_until = valid_until - interval '1 day'"))
-    engine.dispose()
+    execute(database_url, "UPDATE kcr.lease SET valid_until = valid_until - interval '1 day'")
     assert re.search(r'<td class="late" title="stalled: members since [^"]+">stalled</td>', viewer.get("/").text)
 
 

@@ -6,19 +6,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.pool import NullPool
 
 from tests.support import postgres
+from tests.support.databases import execute
 from tests.support.postgres import RUN_PREFIX, Run, Server
-
-
-def execute(url: str, statement: str) -> object:
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        result = connection.execute(text(statement))
-        return result.scalar_one() if result.returns_rows else None
 
 
 def test_a_database_has_what_its_template_was_prepared_with(postgres_server: Server) -> None:
@@ -32,7 +24,7 @@ def test_a_database_has_what_its_template_was_prepared_with(postgres_server: Ser
     assert postgres_server.ensure_template(prepare, template="kcr_prepared_template") == template
     assert len(prepared) == 1
     with postgres_server.database(template) as url:
-        assert execute(url, "SELECT answer FROM prepared") == 42
+        assert execute(url, "SELECT answer FROM prepared") == [(42,)]
 
 
 def test_a_template_whose_preparation_failed_is_prepared_anew(postgres_server: Server) -> None:
@@ -65,6 +57,7 @@ def test_a_database_is_gone_afterwards_even_with_connections_left(postgres_serve
 OWNER = """
 from tests.support import postgres
 from tests.support.postgres import Run, start_server
+from tests.support.databases import execute
 run = Run.open()
 start_server(run.path)
 print(run.path, flush=True)
