@@ -62,6 +62,14 @@ What was fetched too far is thrown away then, and each partition fetches as much
 seconds are as fast as without, and say nothing of those that follow.
 """
 
+_FIRST_FETCHES: Final = 80
+"""In how many fetches each core reads its share of the first batch at least, where nothing was brought yet.
+
+Fewer are faster, as the connector asks for the ends of the log after each poll. But there may be a quota: a batch that
+it slows down has twenty minutes by default, so each of so many fetches is answered within fifteen seconds, which a poll
+waits for.
+"""
+
 _FETCH: Final = "kafka.max.partition.fetch.bytes"
 
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -261,9 +269,21 @@ def fetch_of(ranges: Collection[Range], record: int, most: int, before: int, fir
     fetch = SMALLEST_FETCH if most == LARGEST_FETCH else most
     wanted = record * max((range_.width for range_ in ranges), default=0) // _FETCHES
     brought = record * before // max(len(ranges), 1)
-    while fetch < min(wanted, most) and (fetch < first or FETCH_GROWTH * fetch * _WORTH <= brought):
+    while fetch < min(wanted, most) and (FETCH_GROWTH * fetch <= first or FETCH_GROWTH * fetch * _WORTH <= brought):
         fetch *= FETCH_GROWTH
-    return min(fetch, most)
+    return min(max(fetch, min(first, wanted)), most)
+
+
+def first_fetch(ranges: Collection[Range], record: int, cores: int) -> int:
+    """Return up to which size fetches of a first batch need not have brought anything before; see `fetch_of`.
+
+    Args:
+        ranges: of the batch.
+        record: how many bytes a record has.
+        cores: how many tasks the application can run at a time.
+    """
+    share = record * sum(range_.width for range_ in ranges) // max(min(cores, len(ranges)), 1)
+    return max(FIRST_FETCH, share // _FIRST_FETCHES)
 
 
 def _refusals(options: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
@@ -365,9 +385,11 @@ class Reader:
         told = self._told if self._told is not None and self._told[0] == timeline else None
         before = 0 if told is None else self._read
         self._read = before + sum(range_.width for range_ in ranges.values())
-        throttled = time.monotonic() < self._grows_from
+        throttled, record, widths = time.monotonic() < self._grows_from, self._source.record(), ranges.values()
         first = SMALLEST_FETCH if throttled else FIRST_FETCH
-        fetch = fetch_of(ranges.values(), self._source.record(), self._source.fetch, before, first)
+        if told is None and not throttled:
+            first = first_fetch(widths, record, self._spark.sparkContext.defaultParallelism)
+        fetch = fetch_of(widths, record, self._source.fetch, before, first)
         if told is not None and (fetch <= told[1] or throttled):
             return told[2]
         options = replace(self._source, fetch=fetch).settings(timeline)

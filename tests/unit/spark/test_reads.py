@@ -32,6 +32,7 @@ from airflow_kcr.spark.reads import (
     Source,
     fetch_of,
     fetch_within,
+    first_fetch,
     held,
     offset_options,
     tasks_for,
@@ -181,7 +182,35 @@ def test_fetches_grow_with_the_batches_of_a_timeline_and_never_shrink_in_it() ->
 def test_a_wide_range_is_read_by_large_fetches_from_the_first_batch_on() -> None:
     spark = Connector()
     Reader(spark, source()).read(ranges(600_000), ONE)  # type: ignore[arg-type]
-    assert spark.fetches == [FIRST_FETCH]
+    assert spark.fetches == [LARGEST_FETCH]
+
+
+@pytest.mark.parametrize(
+    ("widths", "record", "cores", "fetch"),
+    [
+        ([10_000] * 6, 1_000, 2, 375_000),
+        ([10_000] * 6, 1_000, 100, FIRST_FETCH),
+        ([200_000] * 6, 100, 2, 750_000),
+        ([1], 1_000, 2, FIRST_FETCH),
+        ([2_000, 200_000], 1_000, 2, 1_262_500),
+    ],
+)
+def test_a_core_reads_its_share_of_a_first_batch_in_eighty_fetches_at_least(
+    widths: list[int], record: int, cores: int, fetch: int
+) -> None:
+    first = first_fetch(ranges(*widths).values(), record, cores)
+    assert first == fetch
+    assert fetch_of(ranges(*widths).values(), record, LARGEST_FETCH, 0, first) == min(
+        first, max(record * max(widths) // 2, SMALLEST_FETCH)
+    )
+
+
+def test_only_the_first_batch_has_fetches_that_nothing_was_brought_for() -> None:
+    spark = Connector()
+    reader = Reader(spark, source())  # type: ignore[arg-type]
+    reader.read(ranges(1), ONE)
+    reader.read(ranges(600_000), ONE)
+    assert spark.fetches == [SMALLEST_FETCH, FIRST_FETCH]
 
 
 def test_fetches_are_as_large_as_the_records_that_were_seen_want_them() -> None:
