@@ -16,9 +16,10 @@ from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.values import Timeline
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
-from airflow_kcr.sinks.delta.features import require_writable
+from airflow_kcr.sinks.delta.features import columns_of, require_writable
 from airflow_kcr.sinks.delta.files import append, now, removed
 from airflow_kcr.sinks.files.folder import AT_ONCE
+from airflow_kcr.sinks.tables.columns import TableColumn
 from airflow_kcr.sinks.tables.labels import BATCH, of_region
 from airflow_kcr.sinks.tables.owned import NOTE, TablePlace, spark_uri
 
@@ -59,6 +60,10 @@ class NotedDelta:
     def application(self) -> str:
         """The name of the sink's transactions."""
         return application_of(self.owner)
+
+    def columns(self) -> Mapping[str, TableColumn]:
+        """Return the table's columns by name."""
+        return columns_of(self.table)
 
     def has_shown(self, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint was published, or a later one of its timeline."""
@@ -124,6 +129,10 @@ class DeltaPlace(TablePlace[NotedDelta]):
         note = json.loads(text)
         owner = documents.read(note["owner"], SinkOwner)
         return NotedDelta(table, owner, note["since"], table.transaction_version(application_of(owner)) or 0)
+
+    def columns(self) -> Mapping[str, TableColumn]:
+        """Return the table's columns by name."""
+        return columns_of(self.load())
 
     def files_below(self, path: str) -> FileSystem:
         """Return a folder below the table's."""

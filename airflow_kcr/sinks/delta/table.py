@@ -15,16 +15,15 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.table_outputs import TableVersion
-from airflow_kcr.sinks.delta.features import columns_of, require_writable
+from airflow_kcr.sinks.delta.features import require_writable
 from airflow_kcr.sinks.delta.files import added, append, named, removed
 from airflow_kcr.sinks.delta.places import DeltaPlace, NotedDelta, note_of
 from airflow_kcr.sinks.files.layout import DataFile, Manifest
-from airflow_kcr.sinks.tables.columns import TableColumn
 from airflow_kcr.sinks.tables.labels import BATCH, COLUMNS, Labels, Writers
 from airflow_kcr.sinks.tables.owned import NOTE, OwnedTable, TableChange, below
 from airflow_kcr.sinks.tables.partitions import one_value, write_apart
@@ -65,7 +64,7 @@ class DeltaTable(OwnedTable[NotedDelta]):
         from deltalake.schema import Field, PrimitiveType
 
         table = self._place.load()
-        there = set(columns_of(table))
+        there = {field.name for field in table.schema().fields}
         lacking = [Field(name, PrimitiveType(_KINDS[kind])) for name, kind in COLUMNS.items() if name not in there]
         with self._place.asked("take its columns in"):
             if lacking:
@@ -97,9 +96,6 @@ class DeltaTable(OwnedTable[NotedDelta]):
             if commit.get("operation") == "RESTORE" and not _keeps(told.get("version"), last):
                 raise self._rolled_back(f"version {last}, the sink's last one, by RESTORE")
         self._looked_to = table.version()
-
-    def _columns(self, noted: NotedDelta) -> Mapping[str, TableColumn]:
-        return columns_of(noted.table)
 
     def write(self, rows: DataFrame, uri: str) -> None:
         """Write rows into a new folder, each file for one partition of the table."""

@@ -17,7 +17,9 @@ from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.iceberg import partitions
+from airflow_kcr.sinks.iceberg.columns import columns_of
 from airflow_kcr.sinks.iceberg.deletion import delete
+from airflow_kcr.sinks.tables.columns import TableColumn
 from airflow_kcr.sinks.tables.labels import of_region
 from airflow_kcr.sinks.tables.owned import NOTE, TablePlace, spark_uri
 
@@ -89,6 +91,10 @@ class NotedIceberg:
     def commits(self) -> int:
         """How many commits the sink has made."""
         return self.note.commits
+
+    def columns(self) -> Mapping[str, TableColumn]:
+        """Return the table's columns by name."""
+        return columns_of(self.metadata.schema())
 
     def has_shown(self, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint was published, or a later one."""
@@ -197,6 +203,10 @@ class NamedTable(TablePlace[NotedIceberg]):
         metadata = self.load()
         note = TableNote.of(metadata)
         return None if note is None else NotedIceberg(metadata, note)
+
+    def columns(self) -> Mapping[str, TableColumn]:
+        """Return the table's columns by name."""
+        return columns_of(self.load().schema())
 
     def files_below(self, path: str) -> FileSystem:
         """Return a folder below the table's location.

@@ -16,9 +16,7 @@ from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.files.layout import Manifest
 from airflow_kcr.sinks.iceberg import partitions
 from airflow_kcr.sinks.iceberg.catalogs import TAG, CommitOvertaken, NamedTable, NotedIceberg, TableNote, tried_once
-from airflow_kcr.sinks.iceberg.columns import columns_of
 from airflow_kcr.sinks.iceberg.deletion import delete
-from airflow_kcr.sinks.tables.columns import TableColumn
 from airflow_kcr.sinks.tables.labels import BATCH, COLUMNS
 from airflow_kcr.sinks.tables.owned import NOTE, OwnedTable, TableChange, folder_of, is_kept
 
@@ -65,9 +63,6 @@ class IcebergTable(OwnedTable[NotedIceberg]):
             raise self._lost(lost)
         if noted.note.snapshot is not None and _is_cut_off(noted.metadata, noted.note.snapshot):
             raise self._rolled_back(f"checkpoint {noted.note.shown}")
-
-    def _columns(self, noted: NotedIceberg) -> Mapping[str, TableColumn]:
-        return columns_of(noted.metadata.schema())
 
     def write(self, rows: DataFrame, uri: str) -> None:
         """Write rows into a new folder, each file for one partition of the table."""

@@ -1,6 +1,7 @@
 """The columns of a batch, as a table takes them: under its names, in its types.
 
-A value is only ever given a wider type; what doesn't fit is refused while the batch runs, before a file is written.
+A value is only ever given a wider type. What no batch can fill is refused before anything is consumed; what a pipeline
+writes is known once it is called, so what doesn't fit of that is refused before a record of the batch is read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.errors import SinkError
+from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.sinks.tables.labels import COLUMNS
 from airflow_kcr.spark.causes import OWN
 
 if TYPE_CHECKING:
@@ -51,6 +53,32 @@ class TableColumn:
 
     required: bool = False
     """Whether it may not be NULL."""
+
+
+def require_fillable(known: Mapping[str, TableColumn], where: str) -> None:
+    """Refuse a table that takes no batch, whatever its pipeline writes.
+
+    Args:
+        known: the table's columns by name.
+        where: the sink and the table, for messages.
+
+    Raises:
+        ConfigurationError: it has a column of the sink's own in a type that does not hold its values, or requires one
+            of which Spark can't promise that it is there.
+    """
+    for name, kind in COLUMNS.items():
+        column = known.get(name)
+        if column is not None and not _holds(_shown(column), kind):
+            raise ConfigurationError(
+                f"{where} has column {name} as {_shown(column)}, where the sink writes {kind}; rename it"
+            )
+    for name, column in known.items():
+        if column.required and (column.type is None or _shown(column).startswith(_NESTED)):
+            kind = _shown(column).partition("<")[0]
+            raise ConfigurationError(
+                f"{where} requires column {name}, of type {kind}, of which Spark can't promise that it is there; make "
+                "it optional in the table"
+            )
 
 
 def fitted(rows: DataFrame, known: Mapping[str, TableColumn], where: str) -> DataFrame:
@@ -100,8 +128,7 @@ def require_taken(schemas: Iterable[str], known: Mapping[str, TableColumn], wher
                 raise _changed(where, f"has no column {name}", "give the column its name again, or add it again")
             there, kind = known[name].type, field.dataType
             if there is None or not _reads(there, kind):
-                shown = known[name].shown if there is None else there.simpleString()
-                said = f"has column {name} as {shown}, not {kind.simpleString()}"
+                said = f"has column {name} as {_shown(known[name])}, not {kind.simpleString()}"
                 raise _changed(where, said, "give it its type again")
 
 
@@ -125,6 +152,11 @@ def _reads(there: DataType, given: DataType) -> bool:
             return _reads(there.keyType, given.keyType) and _reads(there.valueType, given.valueType)
         case _:
             return _holds(there.simpleString(), given.simpleString())
+
+
+def _shown(column: TableColumn) -> str:
+    """Return a column's type as messages name it."""
+    return column.shown if column.type is None else column.type.simpleString()
 
 
 def _changed(where: str, what: str, how: str) -> SinkError:
@@ -155,11 +187,6 @@ def _required(value: Column, kind: str, name: str, where: str) -> Column:
     from pyspark.sql import functions
 
     empty = _EMPTY.get(kind) or f"CAST(0 AS {kind})"
-    if kind.startswith(_NESTED):
-        raise SinkError(
-            f"{where} requires column {name}, a {kind.partition('<')[0]}, of which Spark can't promise that it is "
-            "there; make it optional in the table"
-        )
     missing = functions.raise_error(functions.lit(f"{OWN}{where} requires column {name}, which is NULL in a row"))
     return functions.coalesce(value, missing.cast(kind), functions.expr(empty))
 

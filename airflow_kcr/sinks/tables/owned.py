@@ -28,7 +28,7 @@ from airflow_kcr.sinks.files.contents import checkpoints_on, newest_first, revis
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import FileTarget, Manifest
 from airflow_kcr.sinks.files.tables import Table
-from airflow_kcr.sinks.tables.columns import TableColumn, fitted, require_taken
+from airflow_kcr.sinks.tables.columns import TableColumn, fitted, require_fillable, require_taken
 from airflow_kcr.sinks.tables.labels import BATCH, Labels, label_of
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ class NotedTable(Protocol):
     def commits(self) -> int:
         """What grows with each commit of the sink."""
 
+    def columns(self) -> Mapping[str, TableColumn]:
+        """Return its columns by name."""
+
     def has_shown(self, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint was published."""
 
@@ -87,6 +90,10 @@ class TablePlace(ABC, Generic[N_co]):
     @abstractmethod
     def noted(self) -> N_co | None:
         """Return the table as it is now; None: no sink has noted anything in it."""
+
+    @abstractmethod
+    def columns(self) -> Mapping[str, TableColumn]:
+        """Return the table's columns by name, as they are now."""
 
     @abstractmethod
     def files_below(self, path: str) -> FileSystem:
@@ -214,10 +221,6 @@ class OwnedTable(Table, ABC, Generic[N]):
         """Refuse a table that lacks what the sink has committed; see `_lost` and `_rolled_back`."""
 
     @abstractmethod
-    def _columns(self, noted: N) -> Mapping[str, TableColumn]:
-        """Return the table's columns by name."""
-
-    @abstractmethod
     def _commit(self, noted: N, change: TableChange) -> N | None:
         """Commit a change to the table as it was noted, and return it as it is then.
 
@@ -239,9 +242,10 @@ class OwnedTable(Table, ABC, Generic[N]):
         """Note whose table it is, and add the columns that say which records a row is made of.
 
         Raises:
-            ConfigurationError: it is another sink's, or lacks what it had.
+            ConfigurationError: it is another sink's, lacks what it had, or takes no batch, whatever is in it.
             SinkError: it is away, or refuses.
         """
+        require_fillable(self._place.columns(), self._where)
         for left in reversed(range(_TAKES)):
             if self._own() is not None:
                 break
@@ -332,7 +336,7 @@ class OwnedTable(Table, ABC, Generic[N]):
         from pyspark.sql import functions
 
         labelled = rows.withColumn(BATCH, functions.lit(self._label(label)))
-        return fitted(labelled, self._columns(self._noted()), self._where)
+        return fitted(labelled, self._noted().columns(), self._where)
 
     def columns(self, folder: Folder) -> Columns:
         """Return that the table itself knows the types of its columns."""
@@ -403,7 +407,7 @@ class OwnedTable(Table, ABC, Generic[N]):
             if noted.commits != seen:
                 return None
             if change.manifest is not None:
-                require_taken(change.manifest.schemas_of_files(), self._columns(noted), self._where)
+                require_taken(change.manifest.schemas_of_files(), noted.columns(), self._where)
             with _going_on():
                 noted = self._commit(noted, change)
             if noted is not None:

@@ -261,6 +261,35 @@ def test_what_can_not_be_written_to_is_refused_by_its_field_before_anything_is_c
         own(files, kind, **wrong(files)).check()
 
 
+@pytest.mark.parametrize("where", ["sql", "delta"], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "column", "said"),
+    [
+        ("kcr_batch", pa.field("it", pa.int32()), "has column kcr_batch as int, where the sink writes string; rename"),
+        ("kcr_offset", pa.field("it", pa.int32()), "has column kcr_offset as int, where the sink writes bigint; rena"),
+        (
+            "tags",
+            pa.field("it", pa.list_(pa.string()), nullable=False),
+            "requires column tags, of type array, of",
+        ),
+    ],
+)
+def test_a_table_that_takes_no_batch_is_refused_before_anything_is_consumed_and_left_as_it_is(
+    files: TableFiles, kind: SinkKind, name: str, column: pa.Field, said: str
+) -> None:
+    schema = pa.schema([pa.field("value", pa.int64()), column.with_name(name)])
+    if isinstance(files.owned, Warehouse):
+        files.owned.catalog().create_table("db.misfit", schema)
+        given = own(files, kind, table="db.misfit")
+    else:
+        where = f"{files.owned.location()}/misfit"
+        deltalake.DeltaTable.create(where, schema)
+        given = own(files, kind, table=where)
+    with pytest.raises(ConfigurationError, match=rf"^sink out of group g \(groups\[0\]\.sinks\.out\.table\): .*{said}"):
+        given.table(LocalFolder(files.root)).check()
+    assert given.place.noted() is None
+
+
 @pytest.mark.parametrize("where", ["sql"], indirect=True)
 def test_a_catalog_that_may_only_be_read_is_refused_before_anything_is_consumed(
     files: TableFiles, kind: SinkKind, owned: Owned

@@ -374,15 +374,19 @@ def test_rows_that_spark_marks_as_deleted_in_place_are_taken_out_with_the_others
     assert found == Counter((p, o) for p in range(2) for o in range(10))
 
 
+READS = "raise_error('a row was asked for')"
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"value": "1L", "more": "1"}, "has no column more; add it to the table"),
-        ({"value": "'1'"}, "has column value as bigint, and the pipeline writes string; cast it"),
+        ({"value": f"CAST({READS} AS LONG)", "more": "1"}, "has no column more; add it to the table"),
+        ({"value": f"CAST({READS} AS STRING)"}, "has column value as bigint, and the pipeline writes string; cast it"),
+        ({"other": READS}, "has no column other; add it to the table"),
         ({}, "requires column value, which the pipeline does not write"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused_before_a_file_is_written(
+def test_columns_that_do_not_fit_are_refused_before_a_record_is_read(
     with_value: Callable[[bool], TableLake], columns: dict[str, str], said: str
 ) -> None:
     one = with_value(True)
