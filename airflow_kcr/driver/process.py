@@ -190,7 +190,8 @@ class Announcement:
         """Tell what has not been told yet."""
         if self._out is None:
             return
-        members = {str(one.member): one.incarnation for one in self._member_pool.snapshots() if one.incarnation}
+        machines = (one.machine for one in self._member_pool.snapshots())
+        members = {str(one.member): one.incarnation for one in machines if one.incarnation}
         line = replace(self._application, members=members).line()
         if line == self._last:
             return

@@ -198,14 +198,15 @@ class Watched:
         return [self._progress(one) for one in self.snapshots()]
 
     def _progress(self, one: Snapshot) -> MemberProgress:
-        known = UNKNOWN not in one.lag.values()
+        known, machine = UNKNOWN not in one.lag.values(), one.machine
+        why, checkpoint = machine.lacks or machine.why, None if machine.view is None else machine.view.checkpoint
         return MemberProgress(
-            member=str(one.member),
-            state=str(one.state) if one.why is None and not one.lacks else f"{one.state} ({one.lacks or one.why})",
-            partitions=len(one.positions),
-            records_per_second=self._rate(one.member, one.counts.records),
+            member=str(machine.member),
+            state=f"{machine.state} ({why})" if why else str(machine.state),
+            partitions=len(machine.positions),
+            records_per_second=self._rate(machine.member, one.counts.records),
             lag=sum(one.lag.values()) if known else None,
-            checkpoint="" if one.checkpoint is None else f"{one.checkpoint} {one.checkpoint_state}",
+            checkpoint="" if checkpoint is None else f"{checkpoint.sequence} {checkpoint.state}",
             counts=one.counts,
         )
 

@@ -201,12 +201,13 @@ def _retention(facts: RegionFacts) -> float | None:
 
 
 def _who(facts: MemberFacts) -> tuple[str, ...]:
-    return facts.region, facts.snapshot.member.group, str(facts.snapshot.member.index)
+    member = facts.snapshot.machine.member
+    return facts.region, member.group, str(member.index)
 
 
 def _member_states(facts: MemberFacts) -> Iterator[Sample]:
     for state in State:
-        yield (*_who(facts), str(state)), float(facts.snapshot.state is state)
+        yield (*_who(facts), str(state)), float(facts.snapshot.machine.state is state)
 
 
 FAILURES: Final[dict[str, Callable[[Counts], int]]] = {
@@ -359,7 +360,10 @@ MEMBER_METRICS: Final[tuple[Metric[MemberFacts], ...]] = (
         _member_states,
     ),
     _of_member(
-        "kcr_member_partitions", Unit.NUMBER, "Partitions that a member has claimed.", lambda one: len(one.positions)
+        "kcr_member_partitions",
+        Unit.NUMBER,
+        "Partitions that a member has claimed.",
+        lambda one: len(one.machine.positions),
     ),
     _of_member(
         "kcr_member_lag",

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from airflow_kcr.protocol.member.state import MemberMachine, State, Why
+from airflow_kcr.protocol.member.state import MemberMachine
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import timelines
-from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, MemberId, Offset, Timeline
+from airflow_kcr.protocol.region.rows import Claim
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset
 from airflow_kcr.runtime.leases import Seconds
 
 UNKNOWN: Final = -1
@@ -84,30 +84,12 @@ class Counts:
 class Snapshot:
     """A member at one moment."""
 
-    member: MemberId
-    state: State
-    why: Why | None
-    epoch: Epoch
-    timeline: Timeline
-    region_state: RegionState | None
-    """None before the region was read."""
-
-    checkpoint: CheckpointNumber | None
-    checkpoint_state: CheckpointState | None
-    positions: Mapping[GroupPartition, Offset]
-    """The next offset to process of each claimed partition."""
-
+    machine: MemberMachine
     lag: Mapping[GroupPartition, int]
     """Records between the position and the last stable offset, as last read; -1 if it was not read yet, or where
     the position is of another topic of that name."""
 
     counts: Counts
-
-    incarnation: Incarnation | None = None
-    """None while it is not registered."""
-
-    lacks: str = ""
-    """What it lacks to run a batch; empty: nothing."""
 
 
 @dataclass(slots=True)
@@ -158,25 +140,9 @@ class Metrics:
             member: the machine.
             ends: the logs as they were last read.
         """
-        view = member.view
-        checkpoint = None if view is None else view.checkpoint
-        positions = dict(member.positions)
-        lag = {p: _lag(o, ends.get(p), None if view is None else view.claims.get(p)) for p, o in positions.items()}
-        return Snapshot(
-            member=member.member,
-            state=member.state,
-            why=member.why,
-            epoch=member.memory.epoch,
-            timeline=member.memory.timeline,
-            region_state=None if view is None else view.state,
-            checkpoint=None if checkpoint is None else checkpoint.sequence,
-            checkpoint_state=None if checkpoint is None else checkpoint.state,
-            positions=positions,
-            lag=lag,
-            counts=self.counts,
-            incarnation=member.incarnation,
-            lacks=member.lacks,
-        )
+        claims = {} if member.view is None else member.view.claims
+        lag = {p: _lag(o, ends.get(p), claims.get(p)) for p, o in member.positions.items()}
+        return Snapshot(machine=member, lag=lag, counts=self.counts)
 
 
 def _longer(one: timedelta | None, other: timedelta | None) -> timedelta | None:

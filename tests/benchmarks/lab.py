@@ -92,9 +92,9 @@ class Hosted:
         """Wait until every member has its claims, and the region runs."""
 
         def ready() -> bool:
-            shown = self.member_pool.snapshots()
-            held = sum(len(one.positions) for one in shown)
-            return held == self.topic.partitions and all(one.region_state is RegionState.RUNNING for one in shown)
+            shown = [one.machine for one in self.member_pool.snapshots()]
+            running = all(one.view is not None and one.view.state is RegionState.RUNNING for one in shown)
+            return running and sum(len(one.positions) for one in shown) == self.topic.partitions
 
         self.until(ready, "the members ready", 60)
 

@@ -87,7 +87,9 @@ def test_no_metric_has_a_secret(driver: Driver) -> None:
     of_regions = generate_latest(registry).decode()
     assert 'kcr_region_kafka_up{region="flights"} 1.0' in of_regions
     troubled = Metrics(counts=Counts(troubles=1, last_trouble=RECORD)).snapshot(at_work(), {})
-    facts = [MemberFacts(region=driver.name, snapshot=replace(troubled, lacks=SECRET))]
+    facts = [
+        MemberFacts(region=driver.name, snapshot=replace(troubled, machine=replace(troubled.machine, lacks=SECRET)))
+    ]
     of_members = [sample for family in families(MEMBER_METRICS, facts) for sample in family.samples]
     assert of_members
     assert SECRET not in of_regions + str(of_members)

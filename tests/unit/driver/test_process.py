@@ -7,25 +7,27 @@ from typing import cast
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.process import Announcement
 from airflow_kcr.driver.task import RunningApplication
+from airflow_kcr.protocol.member.state import MemberMachine
+from airflow_kcr.protocol.region.commands import Register
+from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Incarnation, MemberId
-from airflow_kcr.runtime.metrics import Snapshot
+from airflow_kcr.runtime.metrics import Counts, Snapshot
 from tests.support.runtime_fakes import GROUP
 
 
-@dataclass(slots=True)
-class Seen:
-    """A member of a member pool, as far as an announcement looks at it."""
-
-    member: MemberId
-    incarnation: Incarnation | None = None
+def seen(index: int, incarnation: Incarnation | None = None) -> Snapshot:
+    """A member of a member pool."""
+    process = Register(member=MemberId(GROUP, index), token="t")
+    machine = MemberMachine(process=process, timeouts=Timeouts(), incarnation=incarnation)
+    return Snapshot(machine=machine, lag={}, counts=Counts())
 
 
 @dataclass(slots=True)
 class FakeMemberPool:
-    seen: list[Seen] = field(default_factory=lambda: [Seen(MemberId(GROUP, 0)), Seen(MemberId(GROUP, 1))])
+    seen: list[Snapshot] = field(default_factory=lambda: [seen(0), seen(1)])
 
     def snapshots(self) -> tuple[Snapshot, ...]:
-        return cast("tuple[Snapshot, ...]", tuple(self.seen))
+        return tuple(self.seen)
 
 
 def announcement_of(member_pool: FakeMemberPool, out: io.StringIO | None) -> Announcement:
@@ -43,9 +45,9 @@ def test_an_application_is_told_at_once_and_again_with_each_incarnation() -> Non
     announcement = announcement_of(member_pool, out)
     announcement.renew()
     announcement.renew()
-    member_pool.seen[0].incarnation = Incarnation(3)
+    member_pool.seen[0] = seen(0, Incarnation(3))
     announcement.renew()
-    member_pool.seen[1].incarnation = Incarnation(1)
+    member_pool.seen[1] = seen(1, Incarnation(1))
     announcement.renew()
     announcement.renew()
     assert [one.members for one in told(out)] == [{}, {"g[0]": 3}, {"g[0]": 3, "g[1]": 1}]
@@ -59,7 +61,7 @@ def test_where_nobody_listens_any_more_nothing_is_told() -> None:
     member_pool = FakeMemberPool()
     announcement = announcement_of(member_pool, Broken())
     announcement.renew()
-    member_pool.seen[0].incarnation = Incarnation(1)
+    member_pool.seen[0] = seen(0, Incarnation(1))
     announcement.renew()
 
 

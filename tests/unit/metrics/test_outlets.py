@@ -56,9 +56,11 @@ def test_prometheus_gets_what_a_member_has_counted() -> None:
 
 @pytest.mark.parametrize("name", ['a "quoted" \\ {x="y"}', "two\nlines", "g" * 249, "☃"])
 def test_a_group_of_any_name_stays_a_label(name: str) -> None:
-    known = replace(snapshot(), member=MemberId(GroupId(name), 0))
+    machine = at_work()
+    named = replace(machine, process=replace(machine.process, member=MemberId(GroupId(name), 0)))
+    known = [MemberFacts(region=RegionName("flights"), snapshot=replace(snapshot(), machine=named))]
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Asked(MEMBER_METRICS, lambda: [MemberFacts(region=RegionName("flights"), snapshot=known)]))
+    registry.register(_Asked(MEMBER_METRICS, lambda: known))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     found = {sample.labels["group"] for family in families for sample in family.samples}
     assert found == {name}

@@ -278,7 +278,7 @@ def test_a_member_joins_before_its_engine_is_ready_and_begins_no_batch_before(st
 
     member = stage.member(is_ready=is_ready)
     assert asked.wait(20)
-    eventually(lambda: member.host.snapshot.state is State.PROCESSING, "the member to have joined")
+    eventually(lambda: member.host.snapshot.machine.state is State.PROCESSING, "the member to have joined")
     assert member.engine.started == []
     ready.set()
     stage.caught_up()
@@ -300,7 +300,7 @@ def test_no_batch_starts_while_its_engine_could_not_run_it_and_the_region_knows_
     lacking = Lacking()
     member = stage.member(lacks=lacking)
     eventually(lambda: {lease.lacks for lease in stage.region.leases.values()} == {lacking.why}, "the reason")
-    assert member.host.snapshot.lacks == lacking.why
+    assert member.host.snapshot.machine.lacks == lacking.why
     assert member.engine.started == []
     lacking.why = ""
     stage.caught_up()
@@ -329,7 +329,7 @@ def test_what_an_engine_lacks_is_no_news_while_there_is_nothing_to_read(stage: S
     lacking.why = "Spark has no executor"
     turns = member.host.turns
     eventually(lambda: member.host.turns > turns + 10, "some turns")
-    assert member.host.snapshot.lacks == ""
+    assert member.host.snapshot.machine.lacks == ""
 
 
 def test_a_batch_that_waits_for_its_engine_neither_times_out_nor_teaches_to_make_the_next_smaller(stage: Stage) -> None:
@@ -339,10 +339,10 @@ def test_a_batch_that_waits_for_its_engine_neither_times_out_nor_teaches_to_make
     member = stage.member(lacks=lacking, engine=engine)
     eventually(lambda: len(engine.started) == 1, "a batch")
     lacking.why = "Spark has no executor"
-    eventually(lambda: member.host.snapshot.lacks == lacking.why, "the reason")
+    eventually(lambda: member.host.snapshot.machine.lacks == lacking.why, "the reason")
     eventually(passed(1.5), "the timeout to be over")
     lacking.why = ""
-    eventually(lambda: not member.host.snapshot.lacks, "an executor")
+    eventually(lambda: not member.host.snapshot.machine.lacks, "an executor")
     engine.gate.set()
     stage.caught_up()
     assert stage.causes() == [ResetCause.START]
@@ -387,9 +387,10 @@ def test_what_a_member_does_is_counted_and_shown(stage: Stage) -> None:
     shown = member.host.snapshot
     assert shown.counts.batches == len(member.engine.done)
     assert shown.counts.rebalances == 1
-    assert len(shown.positions) == 2
-    assert (shown.state, shown.region_state) == (State.PROCESSING, RegionState.RUNNING)
-    assert shown.positions == {p(0): 130, p(1): 20}
+    assert shown.machine.state is State.PROCESSING
+    assert shown.machine.view is not None
+    assert shown.machine.view.state is RegionState.RUNNING
+    assert dict(shown.machine.positions) == {p(0): 130, p(1): 20}
     eventually(lambda: set(member.host.snapshot.lag.values()) == {0}, "the lag to be gone")
     assert sum(member.host.snapshot.lag.values()) == 0
 
@@ -420,7 +421,10 @@ def test_a_bounded_checkpoint_holds_exactly_the_records_before_its_boundary(stag
     member = stage.member(engine=closed())
     eventually(lambda: bool(member.engine.started), "the first batch")
     stage.store.handle(FLIGHTS, commands.RequestCheckpoint(request_id=RequestId("n1"), boundary=NOON))
-    eventually(lambda: member.host.snapshot.checkpoint is not None, "the member to know of the boundary")
+    eventually(
+        lambda: (view := member.host.snapshot.machine.view) is not None and view.checkpoint is not None,
+        "the member to know of the boundary",
+    )
     member.engine.gate.set()
     checkpoint = stage.checkpoint("n1", boundary=NOON)
     assert stage.offsets(checkpoint) == {p(0): 120, p(1): 30}
@@ -610,8 +614,8 @@ def test_a_member_leaves_its_group_while_the_store_is_away_and_returns_with_it(s
     stage.caught_up()
     stage.store.away = True
     eventually(lambda: "leave" in member.membership.calls, "the member to leave")
-    eventually(lambda: member.host.snapshot.why is Why.STORE_AWAY, "the member to say why")
-    assert member.host.snapshot.state is State.HOLDING
+    eventually(lambda: member.host.snapshot.machine.why is Why.STORE_AWAY, "the member to say why")
+    assert member.host.snapshot.machine.state is State.HOLDING
     assert member.counts().store_losses == 1
     stage.store.away = False
     stage.logs[p(0)].stamps.extend([NOON] * 10)
