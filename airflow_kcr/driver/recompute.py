@@ -102,9 +102,6 @@ _LOG = logging.getLogger(__name__)
 _RENEWALS: Final = LEASE.total_seconds() / 6
 """Seconds between two renewals."""
 
-_PAUSE: Final = 1.0
-"""Seconds between two looks whether another recomputation of the checkpoint is over."""
-
 RESETS_WITHIN: Final = timedelta(minutes=10)
 """How long output that is ready waits for resets of the region to be over."""
 
@@ -153,7 +150,9 @@ def recompute(
                 continue
             found = patience.answered(partial(_found, store, recomputation, environ))
             wanted = {p: ranges for its in found.ranges.values() for p, ranges in its.items()}
-            begun = started(recomputation, tuple(found.parts), wanted, patience, start_within)
+            begin = partial(recomputation.begin, tuple(found.parts), wanted)
+            # Another one of the checkpoint is at work until it is over, or lost.
+            begun = patience.answered(begin, (RecomputationRefused,))
             try:
                 with ExitStack() as held:
                     its = _Recomputing(store, recomputation, found, begun.number, application, reading, held)
@@ -200,38 +199,6 @@ class _Application:
             if self._listener is not None:
                 tell(self._listener, application_of(self._spark).line())
         return self._spark
-
-
-def started(
-    recomputation: RegionRecomputation,
-    groups: tuple[GroupId, ...],
-    ranges: Mapping[GroupPartition, tuple[Range, ...]],
-    patience: StartPatience,
-    within: timedelta,
-) -> rows.Recomputation:
-    """Return the recomputation, started; where another one of the checkpoint is at work, wait until it is over or lost.
-
-    Args:
-        recomputation: the one that is wanted.
-        groups: whose output it replaces.
-        ranges: what the checkpoint has of them.
-        patience: waits for a store that is away.
-        within: how long to wait for another one.
-
-    Raises:
-        RecomputationRefused: it is at work still when the time is over.
-    """
-    deadline, never, is_told = time.monotonic() + within.total_seconds(), threading.Event(), False
-    while True:
-        try:
-            return patience.answered(partial(recomputation.begin, groups, ranges))
-        except RecomputationRefused as error:
-            if time.monotonic() >= deadline:
-                raise
-            if not is_told:
-                _LOG.warning("waiting for at most %s: %s", within, error)
-            is_told = True
-        never.wait(_PAUSE)
 
 
 def _give_up(recomputation: RegionRecomputation, error: BaseException) -> None:

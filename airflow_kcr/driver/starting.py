@@ -61,8 +61,12 @@ class StartPatience:
     ) -> None:
         self._region, self._within, self._clock, self._pause = region, within, clock, pause
 
-    def answered(self, attempt: Callable[[], T]) -> T:
+    def answered(self, attempt: Callable[[], T], passing: tuple[type[KcrError], ...] = ()) -> T:
         """Return what an attempt returns, made again while something is away.
+
+        Args:
+            attempt: what is tried.
+            passing: refusals that will be over, too.
 
         Raises:
             KcrError: the attempt's: at once where it is a refusal, else when the time is over.
@@ -73,7 +77,7 @@ class StartPatience:
                 found = attempt()
             except KcrError as error:
                 seconds, waited = self._within.total_seconds(), 0.0 if since is None else self._clock() - since
-                if not is_away(error) or waited >= seconds:
+                if not (is_away(error) or isinstance(error, passing)) or waited >= seconds:
                     raise
                 if since is None:
                     since = self._clock()

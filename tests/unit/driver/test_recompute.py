@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.driver.recompute import Backlog, losses, ranges_in, require_uncompacted, started
+from airflow_kcr.driver.recompute import Backlog, losses, ranges_in, require_uncompacted
 from airflow_kcr.driver.starting import StartPatience
 from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused
 from airflow_kcr.protocol.observations import TimeAnswer
@@ -138,8 +139,8 @@ def newest(driver: Driver) -> CheckpointNumber:
 def test_another_recomputation_is_waited_for_until_it_is_lost(driver: Driver) -> None:
     at_work(driver, timedelta(seconds=2))
     wanted = Region(driver.name, driver.store).recompute(newest(driver))
-    patience = StartPatience(driver.name, timedelta(0))
-    begun = started(wanted, wanted.groups(), {}, patience, timedelta(minutes=5))
+    patience = StartPatience(driver.name, timedelta(minutes=5))
+    begun = patience.answered(partial(wanted.begin, wanted.groups(), {}), (RecomputationRefused,))
     row = driver.region.checkpoint_of(newest(driver))
     assert row is not None
     states = [one.state for one in row.recomputations]
@@ -151,4 +152,6 @@ def test_another_recomputation_that_lives_on_is_not_waited_for_any_longer(driver
     at_work(driver, timedelta(hours=1))
     wanted = Region(driver.name, driver.store).recompute(newest(driver))
     with pytest.raises(RecomputationRefused, match="being recomputed already"):
-        started(wanted, wanted.groups(), {}, StartPatience(driver.name, timedelta(0)), timedelta(0))
+        StartPatience(driver.name, timedelta(0)).answered(
+            partial(wanted.begin, wanted.groups(), {}), (RecomputationRefused,)
+        )
