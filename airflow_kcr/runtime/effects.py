@@ -145,14 +145,11 @@ class Grouping:
         """
 
         def answered(answer: ports.CommitAnswer) -> None:
-            if answer.failure:
-                self._commit_failed(f"the commit of checkpoint {effect.sequence}: {answer.failure}")
             held = OffsetMap({p: row.offset for p, row in answer.held.items() if p in effect.offsets})
             failed = bool(answer.failure)
             self._happened(messages.CommitAnswered(sequence=effect.sequence, offsets=held, failed=failed))
 
-        note = self._note(effect, effect.epoch)
-        self.membership.commit(effect.offsets, note, self._who.timeouts.commit, answered, may_write)
+        self._send(effect, effect.epoch, f"checkpoint {effect.sequence}", answered, may_write)
 
     def commit_seek(
         self, effect: messages.CommitSeek, noted: Callable[[str], None], may_write: Callable[[], bool]
@@ -161,16 +158,22 @@ class Grouping:
 
         `noted` gets why that failed, or an empty text.
         """
+        epoch = effect.caller.epoch
+        self._send(effect, epoch, f"where epoch {epoch} resumed", lambda answer: noted(answer.failure), may_write)
 
-        def answered(answer: ports.CommitAnswer) -> None:
+    def _send(
+        self,
+        effect: messages.Commit | messages.CommitSeek,
+        epoch: Epoch,
+        what: str,
+        answered: Callable[[ports.CommitAnswer], None],
+        may_write: Callable[[], bool],
+    ) -> None:
+        def heard(answer: ports.CommitAnswer) -> None:
             if answer.failure:
-                self._commit_failed(f"the commit of where epoch {effect.caller.epoch} resumed: {answer.failure}")
-            noted(answer.failure)
+                self._commit_failed(f"the commit of {what}: {answer.failure}")
+            answered(answer)
 
-        note = self._note(effect, effect.caller.epoch)
-        self.membership.commit(effect.offsets, note, self._who.timeouts.commit, answered, may_write)
-
-    def _note(self, effect: messages.Commit | messages.CommitSeek, epoch: Epoch) -> str:
         note = CommitNote(
             region=self._who.region,
             region_id=self._who.region_id,
@@ -178,7 +181,7 @@ class Grouping:
             sequence=effect.sequence,
             epoch=epoch,
         )
-        return note.text()
+        self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, heard, may_write)
 
     def _commit_failed(self, why: str) -> None:
         _AGAIN.warning("%s: %s", self._who.member, why)
