@@ -145,9 +145,10 @@ class FileSink(Sink):
             raise ConfigurationError(f"{self.target} can't write to {self.folder.uri}: {error}") from error
 
     def _take(self) -> None:
-        marker = self._marker()
+        # Asked before the marker is read: another application that takes a new folder now marks it first.
+        is_known, marker = self._ledger.has_taken(self.target.place), self._marker()
         if marker is None:
-            if self._ledger.has_taken(self.target.place):
+            if is_known:
                 raise ConfigurationError(f"{self.target}: {lost_marker(self.folder.uri, self.owner)}")
             marker = claimed(self.target, self.folder, self._ledger.stamp())
         self._require_own(marker)

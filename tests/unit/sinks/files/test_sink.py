@@ -247,6 +247,22 @@ class TestTheFolder:
         assert Marker.of(files.folder.read(layout.OWNER)) == owner
         assert (owner.owner.region, owner.owner.group, owner.owner.sink) == ("flights", "g", "out")
 
+    def test_that_two_applications_take_at_once_is_no_lost_one(self, files: Files, tmp_path: Path) -> None:
+        first = files.process(LocalFolder(tmp_path / "new"))
+
+        class Overtaken(LocalFolder):
+            def read(self, path: str) -> str | None:
+                found = LocalFolder.read(self, path)
+                if path == layout.OWNER and found is None:
+                    first.check()
+                return found
+
+        second = files.process(Overtaken(tmp_path / "new"))
+        second.check()
+        marker = Marker.of(first.folder.read(layout.OWNER))
+        assert marker is not None
+        assert marker.owner == second.owner
+
     def test_of_another_sink_is_refused(self, files: Files, tmp_path: Path) -> None:
         other = Driver(name=RegionName("others"))
         other.up()
