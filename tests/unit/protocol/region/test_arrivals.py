@@ -10,7 +10,7 @@ from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
 from tests.support.driver import START, Driver
-from tests.support.judging import happened, judge
+from tests.support.judging import happened, judge, state
 
 WAIT = Timeouts().arrival_wait.total_seconds()
 GRACE = 1.0
@@ -24,11 +24,6 @@ def alone(members: int = 2) -> Driver:
     driver.spread()
     driver.finish_reset()
     return driver
-
-
-def state(driver: Driver) -> RegionState:
-    """What the region does now."""
-    return driver.region.state
 
 
 def test_a_start_waits_for_a_member_that_has_not_arrived_and_names_it() -> None:

@@ -10,10 +10,10 @@ from airflow_kcr.protocol.region import boundaries, events
 from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules
 from airflow_kcr.protocol.values import Offset, TopicId
 from airflow_kcr.schedules import Every
-from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import happened
 from tests.support.scripts import GRACE, HOUR, NO_RECORD, boundary, boundary_offset, hourly, located, running
 
@@ -193,16 +193,8 @@ def test_a_position_that_is_not_known_is_past_nothing() -> None:
 # -- a hold that lasts ------------------------------------------------------------------------------------------------
 
 
-def holding(mode: CheckpointMode) -> Driver:
-    """Return a running region with an hourly schedule."""
-    rules = RegionRules(groups={GROUP: group_rules()}, checkpoint=CheckpointRules(schedule=Every(HOUR), mode=mode))
-    driver = Driver(rules=rules)
-    driver.up()
-    return driver
-
-
 def test_a_hold_longer_than_a_period_is_told_once_for_each_boundary() -> None:
-    driver = holding(CheckpointMode.DAG_RUN)
+    driver = hourly()
     assert driver.region.next_boundary == BEGINNING + HOUR
     driver.clock.advance(HOUR.total_seconds())
     driver.handle(Reconcile())
@@ -215,7 +207,7 @@ def test_a_hold_longer_than_a_period_is_told_once_for_each_boundary() -> None:
 
 
 def test_a_region_that_was_killed_holds_nobody_and_is_late_for_nothing() -> None:
-    driver = holding(CheckpointMode.DAG_RUN)
+    driver = hourly()
     late = BEGINNING + 3 * HOUR
     assert boundaries.overdue(driver.region, late) == 2 * HOUR
     driver.handle(KillRegion())
@@ -226,7 +218,7 @@ def test_a_region_that_was_killed_holds_nobody_and_is_late_for_nothing() -> None
 
 
 def test_a_region_that_checkpoints_itself_waits_for_nobody() -> None:
-    driver = holding(CheckpointMode.AUTO)
+    driver = hourly(mode=CheckpointMode.AUTO)
     driver.clock.advance(3 * HOUR.total_seconds())
     driver.handle(Reconcile())
     assert happened(driver, events.BoundaryHeld) == []

@@ -29,16 +29,10 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support.driver import BEGINNING, GROUP, PAUSE, START, STOP, Driver, group_rules
 from tests.support.judging import halt_of
-from tests.support.scripts import checkpoints_of_ten, hourly, started
+from tests.support.scripts import HOUR, checkpoints_of_ten, hourly, running
 
-HOUR = timedelta(hours=1)
 HALTED = Incident(key=IncidentKey(IncidentKind.HALTED, ""), what="so", since=None)
 RESET = Incident(key=IncidentKey(IncidentKind.RESET, "plan"), what="ada reset it", since=BEGINNING)
-
-
-def running() -> Driver:
-    """A running region of two members."""
-    return started(Driver())
 
 
 def looked(driver: Driver, watcher: str = "w", *, sends: bool = True) -> list[str]:
