@@ -48,9 +48,13 @@ else:
         return copy
 
 
-def narrowed(base: type[D], value: D) -> D:
-    """Return what a value of a dataclass's subclass has of that dataclass."""
-    return base(**{part.name: getattr(value, part.name) for part in dataclasses.fields(cast("Any", base))})
+def drawn(kind: type[D], value: object, /, **given: object) -> D:
+    """Return a dataclass of this kind: with the fields that are given, the others as the value has them by their names.
+
+    So an event says what its row or its command does, field for field. One that neither has takes its default.
+    """
+    names = {part.name for part in dataclasses.fields(cast("Any", kind))} - given.keys()
+    return kind(**{name: getattr(value, name) for name in names if hasattr(value, name)}, **given)
 
 
 RegionName = NewType("RegionName", str)

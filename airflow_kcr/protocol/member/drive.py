@@ -17,7 +17,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import RESET_STATES, Batch, CheckpointState, RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import DesiredState, replace
+from airflow_kcr.protocol.values import DesiredState, drawn, replace
 
 
 def place(member: state.MemberMachine, now: float) -> state.Driven:
@@ -180,13 +180,7 @@ def _planned(member: state.MemberMachine, now: float) -> state.Driven:
         phase=state.BatchPhase.STARTING,
         since=now,
     )
-    start = commands.StartBatch(
-        batch=plan.batch,
-        member=member.member,
-        incarnation=state.own(member),
-        epoch=view.epoch,
-        ranges=ranges,
-    )
+    start = drawn(commands.StartBatch, batch, member=member.member)
     started = replace(member, batch=batch, read=replace(member.read, was_idle=False), plan_pause=0.0)
     return started, (*reports, start)
 

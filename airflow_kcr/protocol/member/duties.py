@@ -11,7 +11,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands, timelines
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, replace
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, drawn, replace
 
 _CONTRIBUTING: Final = frozenset({messages.PrepareSinks, commands.Contribute, messages.PlanRanges})
 """Effects that a contribution waits for."""
@@ -62,14 +62,7 @@ def reset(member: state.MemberMachine, now: float) -> state.Driven:
         if messages.ResetSinks in member.awaited:
             return member, ()
         resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
-        reset = messages.ResetSinks(
-            epoch=view.epoch,
-            timeline=view.timeline,
-            resume=resume,
-            open=view.open,
-            target=view.target,
-            skips=view.skips,
-        )
+        reset = drawn(messages.ResetSinks, view, resume=resume)
         return state.asking(replace(member, reset=state.OwnReset(epoch=view.epoch)), reset)
     if member.reset.found is None or commands.Acknowledge in member.awaited:
         return member, ()
@@ -106,15 +99,15 @@ def contribute(member: state.MemberMachine, now: float) -> state.Driven:
         # No plan will find it out while the region drains, and no checkpoint can hold it.
         unprepared = replace(state.unprepared(member), view_is_stale=True)
         return unprepared, (commands.ReportOutOfRange(caller=state.caller(member, view.epoch), observed=outside),)
-    part = commands.Contribute(
-        sequence=checkpoint.sequence,
+    prepared = member.contribution.prepared
+    part = drawn(
+        commands.Contribute,
+        prepared,
         member=member.member,
         incarnation=state.own(member),
         epoch=view.epoch,
         offsets=member.positions,
-        committed=member.contribution.prepared.committed,
-        bounds=member.contribution.prepared.bounds,
-        prepared_in=member.contribution.prepared.took,
+        prepared_in=prepared.took,
     )
     return state.asking(member, part)
 

@@ -9,7 +9,7 @@ from airflow_kcr.protocol.member.messages import Effect, GroupRequest
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointState, RegionState
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, replace
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, drawn, replace
 
 _SHOWING: Final = frozenset({commands.Contribute, commands.Acknowledge})
 """Requests whose answers show the region; what is asked after them would be answered after them."""
@@ -95,17 +95,9 @@ def report_later(member: state.MemberMachine, now: float) -> state.Driven:
     """A store that shows lower numbers than the member has seen was restored: the region must not resume by itself."""
     if member.state not in state.ACTIVE or not (member.memory.is_store_older or _shows_less(member)):
         return member, ()
-    later = commands.ReportLater(
-        member=member.member,
-        epoch=member.memory.epoch,
-        incarnation=member.memory.incarnation,
-        sequence=member.memory.sequence,
-        timeline=member.memory.timeline,
-        counter=member.memory.counter,
-        positions=member.memory.forgotten,
-        event=member.memory.lost_event,
-    )
     memory = member.memory
+    given = {"member": member.member, "positions": memory.forgotten, "event": memory.lost_event}
+    later = drawn(commands.ReportLater, memory, **given)
     kept = state.Memory(
         incarnation=memory.incarnation, epoch=memory.epoch, sequence=memory.sequence, timeline=memory.timeline
     )

@@ -15,7 +15,7 @@ from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import boundaries, rows
 from airflow_kcr.protocol.region.commands import DiscardBatch, FinishBatch, StartBatch
 from airflow_kcr.protocol.region.state import Region, put, without
-from airflow_kcr.protocol.values import DesiredState, GroupPartition, Offset, replace
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, Offset, drawn, replace
 
 
 def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, rows.Batch]:
@@ -42,11 +42,9 @@ def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, r
         _require_range(region, partition, values.checked_range(range_, partition), claim, limit)
         begun[partition] = claim.moved(position=claim.position, started_to=range_.to)
     _require_count(region, request)
-    batch = rows.Batch(
-        batch=request.batch,
-        member=request.member,
-        incarnation=request.incarnation,
-        epoch=region.epoch,
+    batch = drawn(
+        rows.Batch,
+        request,
         timeline=region.timeline,
         sequence=stamp(region),
         ranges=dict(sorted(request.ranges.items())),

@@ -13,7 +13,7 @@ from typing import Final
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import boundaries, coverage, events, requests, rows, timelines
 from airflow_kcr.protocol.region.state import Region, put
-from airflow_kcr.protocol.values import GroupPartition, few, format_instant, replace
+from airflow_kcr.protocol.values import GroupPartition, drawn, few, format_instant, replace
 
 _PERMITS: Final = "ask with allow_inexact for a checkpoint that is not exact"
 
@@ -137,15 +137,7 @@ def opened(
     region = region.with_checkpoint(checkpoint).with_request(
         replace(request, state=rows.RequestState.OPEN, sequence=sequence)
     )
-    body = events.CheckpointOpened(
-        sequence=sequence,
-        timeline=region.timeline,
-        request_id=request.request_id,
-        purpose=request.purpose,
-        boundary=request.boundary,
-        participants=participants,
-        partitions=tuple(sorted(partitions)),
-    )
+    body = drawn(events.CheckpointOpened, checkpoint, partitions=tuple(sorted(partitions)))
     return region.record(now, body), checkpoint
 
 

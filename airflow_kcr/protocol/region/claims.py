@@ -30,7 +30,7 @@ from airflow_kcr.protocol.region import (
 from airflow_kcr.protocol.region.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
 from airflow_kcr.protocol.region.state import InitialKey, Region, put
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import GroupPartition, few, replace
+from airflow_kcr.protocol.values import GroupPartition, drawn, few, replace
 
 
 def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
@@ -77,15 +77,8 @@ def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     )
     region = replace(region, claims=put(region.claims, granted), members=put(region.members, {proposal.member: row}))
     region = lost_logs.partitions_claimed(region, proposal.partitions.keys())
-    body = events.Claimed(
-        member=proposal.member,
-        incarnation=proposal.incarnation,
-        assignment=proposal.assignment,
-        epoch=region.epoch,
-        partitions=tuple(sorted(proposal.partitions)),
-        dropped=dropped,
-        taken=taken,
-    )
+    given = {"partitions": tuple(sorted(proposal.partitions)), "dropped": dropped, "taken": taken}
+    body = drawn(events.Claimed, proposal, epoch=region.epoch, **given)
     region = region.record(now, body)
     if contested:
         detail = f"{proposal.member} was assigned {few(contested)}, where another was before"
@@ -293,22 +286,15 @@ def of_member(region: Region, member: values.MemberId, now: datetime) -> MemberR
     located = {p: boundaries.boundary_offset(region, p, limit) for p in claims} if limit is not None else {}
     reset = region.reset
     person = None if reset is None or reset.person is None else region.person_resets.get(reset.person)
-    return MemberRegion(
-        counter=region.counter,
-        recorded_at=region.recorded_at,
-        epoch=region.epoch,
-        timeline=region.timeline,
-        state=region.state,
-        desired_state=region.desired_state,
-        next_sequence=region.next_sequence,
+    return drawn(
+        MemberRegion,
+        region,
         spec_digest=region.spec.digest,
         incarnation=row.incarnation,
         token=row.token,
         left=row.left,
         acknowledged=row.acknowledged == region.epoch,
-        failures=region.failures,
         stopping=region.stopping is not None,
-        checkpoint=region.checkpoint,
         contributed=(region.open_checkpoint, member) in region.contributions,
         publish=_publish(region, member, now),
         commit=_commit(region, claims),
@@ -320,7 +306,6 @@ def of_member(region: Region, member: values.MemberId, now: datetime) -> MemberR
         restore_point=EMPTY if limit is None else region.restore_point_offsets().restrict(claims),
         skips={p: region.skips[p] for p in claims if p in region.skips},
         records_left=batches.records_left(region),
-        initialised=region.initialised,
     )
 
 

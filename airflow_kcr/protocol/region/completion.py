@@ -25,7 +25,7 @@ from airflow_kcr.protocol.region import (
 )
 from airflow_kcr.protocol.region.commands import Contribute
 from airflow_kcr.protocol.region.state import Region, digest, put
-from airflow_kcr.protocol.values import DesiredState, GroupPartition, MemberId, Offset, few, narrowed, replace
+from airflow_kcr.protocol.values import DesiredState, GroupPartition, MemberId, Offset, drawn, few, replace
 
 
 def contribute(region: Region, now: datetime, part: Contribute) -> Region:
@@ -64,15 +64,9 @@ def contribute(region: Region, now: datetime, part: Contribute) -> Region:
             f"{part.member} has already contributed other offsets to checkpoint {checkpoint.sequence}"
         )
     _require_own_positions(region, now, part)
-    row = rows.Contribution(
-        incarnation=part.incarnation,
-        offsets=part.offsets,
-        committed=part.committed,
-        bounds=dict(part.bounds),
-        contributed_at=now,
-    )
+    row = drawn(rows.Contribution, part, contributed_at=now)
     region = replace(region, contributions=put(region.contributions, {(part.sequence, part.member): row}))
-    return _completed(region.record(now, narrowed(events.Contributed, part)), now, checkpoint)
+    return _completed(region.record(now, drawn(events.Contributed, part)), now, checkpoint)
 
 
 def _require_own_positions(region: Region, now: datetime, part: Contribute) -> None:
@@ -199,15 +193,8 @@ def complete(
         claims=put(region.claims, placed),
         retire_at=now,
     )
-    body = events.CheckpointCompleted(
-        sequence=checkpoint.sequence,
-        timeline=region.timeline,
-        epoch=region.epoch,
-        previous=row.previous,
-        offsets=offsets,
-        inexact=row.inexact,
-    )
-    region = boundaries.after_completion(region.record(now, body), now, checkpoint.boundary)
+    region = region.record(now, drawn(events.CheckpointCompleted, row, offsets=offsets))
+    region = boundaries.after_completion(region, now, checkpoint.boundary)
     return requests.release(region, now, row)
 
 

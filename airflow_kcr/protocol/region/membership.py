@@ -24,7 +24,7 @@ from airflow_kcr.protocol.region import checkpoints, events, resets, rows
 from airflow_kcr.protocol.region.commands import KeepSlot, Leave, Register, ReportGroups
 from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
-from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, replace
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, drawn, replace
 
 
 def register(region: Region, now: datetime, arrival: Register) -> Region:
@@ -56,20 +56,11 @@ def register(region: Region, now: datetime, arrival: Register) -> Region:
         raise MemberInUse(f"{member} is draining for checkpoint {region.open_checkpoint}; the takeover waits for that")
     region = with_predecessor_fenced(region, member)
     incarnation = Incarnation(1 if row is None else row.incarnation + 1)
-    fresh = rows.Member(
-        member=member,
-        incarnation=incarnation,
-        token=arrival.token,
-        label=arrival.label,
-        version=arrival.version,
-        sinks_fenced=arrival.sinks_fenced,
-        ends_within=arrival.ends_within,
-        spec_revision=region.spec.revision,
-        arrived_at=now,
-    )
+    revision = region.spec.revision
+    fresh = drawn(rows.Member, arrival, incarnation=incarnation, spec_revision=revision, arrived_at=now)
     lease = rows.Lease(incarnation=incarnation, until=now + region.rules.timeouts.lease)
     region = replace(region, members=put(region.members, {member: fresh}), leases=put(region.leases, {member: lease}))
-    body = events.MemberRegistered(member=member, incarnation=incarnation, label=arrival.label, took_over=live)
+    body = drawn(events.MemberRegistered, fresh, took_over=live)
     return resets.progress(lapse(region.record(now, body), now), now)
 
 

@@ -31,7 +31,16 @@ from airflow_kcr.protocol.region import (
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
 from airflow_kcr.protocol.region.state import Forgotten, Region, put
-from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, Epoch, GroupPartition, Offset, few, replace
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    DesiredState,
+    Epoch,
+    GroupPartition,
+    Offset,
+    drawn,
+    few,
+    replace,
+)
 
 ANSWERS: Final = 100
 """How many answers of persons are kept until their resets are applied, the newest."""
@@ -133,15 +142,7 @@ def _limited(reset: rows.PersonReset, planned: frozenset[GroupPartition]) -> row
 
 
 def _accepted(region: Region, now: datetime, reset: rows.PersonReset) -> Region:
-    body = events.PersonResetAccepted(
-        request_id=reset.request_id,
-        target=str(reset.target),
-        forced=reset.forced,
-        scope=reset.scope,
-        requester=reset.requester,
-        consent_upsert=reset.consent_upsert,
-    )
-    region = region.record(now, body)
+    region = region.record(now, drawn(events.PersonResetAccepted, reset, target=str(reset.target)))
     row = replace(reset, state=rows.PersonResetState.WAITING, requested_at=now, order=region.counter)
     unused = tuple(one for one in region.reset_answers if one.request_id != reset.request_id)
     return replace(region, reset_answers=unused).with_person_reset(row)

@@ -27,7 +27,7 @@ from airflow_kcr.protocol.rules import UpsertSink
 from airflow_kcr.protocol.table_outputs import TableOutput
 from airflow_kcr.protocol.target_resolution import PlanLine, ignored, resolve
 from airflow_kcr.protocol.targets import Situation, Target
-from airflow_kcr.protocol.values import GroupPartition, Offset, format_instant
+from airflow_kcr.protocol.values import GroupPartition, Offset, drawn, format_instant
 
 # Where each partition goes
 
@@ -426,14 +426,8 @@ def _tables(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tupl
     found: dict[tuple[str, ...], TableOutput] = {}
     for one in (one for row in checkpoints if row.sequence in undoes for one in row.tables):
         before = found.get(one.place)
-        found[one.place] = TableOutput(
-            group=one.group,
-            sink=one.sink,
-            catalog=one.catalog,
-            table=one.table,
-            files=one.files + (before.files if before else 0),
-            rows=one.rows + (before.rows if before else 0),
-        )
+        files, rows_ = (before.files, before.rows) if before else (0, 0)
+        found[one.place] = drawn(TableOutput, one, files=one.files + files, rows=one.rows + rows_)
     return tuple(found.values())
 
 

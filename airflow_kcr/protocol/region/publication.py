@@ -13,7 +13,7 @@ from airflow_kcr.protocol.region import coverage, events, lookup, resets
 from airflow_kcr.protocol.region.commands import PublishCheckpoint, ReportPublished, ReportReadBack
 from airflow_kcr.protocol.region.rows import CheckpointState, Committed, RestorePoint
 from airflow_kcr.protocol.region.state import Region, put
-from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, replace
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, drawn, replace
 
 
 def publish(region: Region, now: datetime, report: ReportPublished | PublishCheckpoint) -> Region:
@@ -60,13 +60,7 @@ def read_back(region: Region, now: datetime, report: ReportReadBack) -> Region:
             claim = region.claim_of(partition)
             if claim.owner != member or not coverage.is_current(region, claim, now):
                 raise NotClaimed(f"{member} does not hold {partition} now; its commit read-back says nothing")
-    body = events.CommitReadBack(
-        sequence=sequence,
-        member=member,
-        incarnation=report.incarnation,
-        epoch=region.epoch,
-        offsets=report.offsets,
-    )
+    body = drawn(events.CommitReadBack, report, epoch=region.epoch)
     known = region.read_backs.get(sequence, EMPTY).replace(report.offsets)
     region = replace(region, read_backs=put(region.read_backs, {sequence: known})).record(now, body)
     wanted, checkpoint = region.offsets[sequence], region.checkpoints[sequence]

@@ -14,7 +14,7 @@ from airflow_kcr.errors import CheckpointNotUsable, RecomputationRefused, Unknow
 from airflow_kcr.protocol.region import commands, events, rows
 from airflow_kcr.protocol.region.lookup import require_checkpoint
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RequestId, format_instant, narrowed, replace
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RequestId, drawn, format_instant, replace
 
 _RUNNING: Final = rows.RecomputationState.RUNNING
 
@@ -103,20 +103,11 @@ def start(region: Region, now: datetime, command: commands.StartRecomputation) -
                 f"over, or its process is lost, which is known at {format_instant(other.until)}"
             )
         region = _failed(region, now, command.sequence, other, "another process took its place")
-    begun = rows.Recomputation(
-        request_id=command.request_id,
-        number=EventNumber(region.counter + 1),
-        token=command.token,
-        groups=command.groups,
-        purpose=command.purpose,
-        into=command.into,
-        requester=command.requester,
-        started_at=now,
-        until=now + command.lease,
-    )
+    number, until = EventNumber(region.counter + 1), now + command.lease
+    begun = drawn(rows.Recomputation, command, number=number, started_at=now, until=until)
     row = replaceable(region, command.sequence)
     region = region.with_checkpoint(replace(row, recomputations=(*_remembered(row), begun)))
-    return region.record(now, narrowed(events.RecomputationBegun, command))
+    return region.record(now, drawn(events.RecomputationBegun, command))
 
 
 def renew(region: Region, now: datetime, command: commands.RenewRecomputation) -> Region:
@@ -146,7 +137,7 @@ def finish(region: Region, now: datetime, command: commands.FinishRecomputation)
         tables = {one.place: one for one in (*row.tables, *command.tables)}
         region = region.with_checkpoint(replace(row, tables=tuple(tables.values())))
     done = replace(running, state=rows.RecomputationState.DONE, finished_at=now, revision=revision)
-    return _with(region, command.sequence, done).record(now, narrowed(events.CheckpointRecomputed, command))
+    return _with(region, command.sequence, done).record(now, drawn(events.CheckpointRecomputed, command))
 
 
 def fail(region: Region, now: datetime, command: commands.FailRecomputation) -> Region:

@@ -15,7 +15,7 @@ from airflow_kcr.errors import CheckpointRefused, RegionInState
 from airflow_kcr.protocol.region import archive, boundaries, events, rows, timelines
 from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import CheckpointNumber, RequestId, format_instant, replace
+from airflow_kcr.protocol.values import CheckpointNumber, RequestId, drawn, format_instant, replace
 
 BY_PERSON: Final = frozenset({rows.CheckpointPurpose.DRAIN, rows.CheckpointPurpose.STOP, rows.CheckpointPurpose.RESET})
 """Purposes that don't wait for a boundary: they abort a checkpoint that is still approaching one (scenario C54)."""
@@ -72,21 +72,9 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
 
 def noted(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     """Return the region with a request in its queue."""
-    body = events.CheckpointRequested(
-        request_id=command.request_id, purpose=command.purpose, boundary=command.boundary, requester=command.requester
-    )
-    asked = region.record(now, body)
-    request = rows.CheckpointRequest(
-        request_id=command.request_id,
-        purpose=command.purpose,
-        state=rows.RequestState.QUEUED,
-        requested_at=now,
-        order=asked.counter,
-        boundary=command.boundary,
-        allow_inexact=command.allow_inexact,
-        then=command.then,
-        requester=command.requester,
-    )
+    asked = region.record(now, drawn(events.CheckpointRequested, command))
+    state, order = rows.RequestState.QUEUED, asked.counter
+    request = drawn(rows.CheckpointRequest, command, state=state, requested_at=now, order=order)
     asked = asked.with_request(request)
     return asked if command.boundary is None else boundaries.recalled(asked, command.boundary)
 

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region import batches, boundaries, checkpoints, covera
 from airflow_kcr.protocol.region.commands import Acknowledge, AnswerEntries, ReportSeekCommit, RequestReset
 from airflow_kcr.protocol.region.state import NO_SEEK, BatchesProven, Region, put
 from airflow_kcr.protocol.rules import Delivery
-from airflow_kcr.protocol.values import GroupPartition, Offset, few, replace
+from airflow_kcr.protocol.values import GroupPartition, Offset, drawn, few, replace
 
 RESETS_BACK: Final = 100
 """How many resets that were done without a partition may lie between a batch of it and the one that proves it done."""
@@ -312,19 +312,7 @@ def _begun(
         detail=detail,
     )
     region = region.with_reset(reset)
-    body = events.ResetBegun(
-        epoch=reset.epoch,
-        sequence=sequence,
-        timeline=region.timeline,
-        cause=cause,
-        attempt=attempt,
-        restore_point=region.restore_sequence,
-        seek=seek,
-        undoes=undoes,
-        person=person,
-        detail=detail,
-    )
-    region = region.record(now, body)
+    region = region.record(now, drawn(events.ResetBegun, reset, seek=seek, undoes=undoes))
     return _timed(region.moved_to(now, rows.RegionState.STARTING, f"reset {sequence} began ({cause})"), now)
 
 
@@ -488,9 +476,7 @@ def halt(region: Region, now: datetime, reason: rows.Halt) -> Region:
     """Return the region halted: no checkpoint, no attempt, nothing begins or ends until a person chooses."""
     region = checkpoints.abort(region, now, f"the region was halted ({reason.reason})")
     region = give_up(region, now, f"the region was halted ({reason.reason}); a resume goes to the restore point")
-    region = replace(region, halt=reason, stopping=None).record(
-        now, events.Halted(reason=reason.reason, text=reason.text, choices=reason.choices)
-    )
+    region = replace(region, halt=reason, stopping=None).record(now, drawn(events.Halted, reason))
     return region.moved_to(now, rows.RegionState.HALTED, reason.text)
 
 

@@ -26,7 +26,7 @@ from airflow_kcr.protocol.region import (
 )
 from airflow_kcr.protocol.region.commands import CompleteAtRest, RequestCheckpoint, Run
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
-from airflow_kcr.protocol.values import GroupPartition, format_instant, replace
+from airflow_kcr.protocol.values import GroupPartition, drawn, format_instant, replace
 
 
 def start(region: Region, now: datetime, run: Run) -> Region:
@@ -102,13 +102,7 @@ def _is_unshown(region: Region, request: rows.CheckpointRequest) -> bool:
 
 
 def _request(run: Run) -> RequestCheckpoint:
-    return RequestCheckpoint(
-        request_id=run.request_id,
-        boundary=run.boundary,
-        allow_inexact=run.allow_inexact,
-        then=values.DesiredState.STOPPED,
-        requester=run.requester,
-    )
+    return drawn(RequestCheckpoint, run, then=values.DesiredState.STOPPED)
 
 
 def _is_known(region: Region, run: Run) -> bool:

@@ -17,7 +17,7 @@ from datetime import datetime
 from airflow_kcr.protocol.region import boundaries, events, lost_logs, membership, resets, rows
 from airflow_kcr.protocol.region.commands import ChangeSpec, ReportStartFailures
 from airflow_kcr.protocol.region.state import Region, Spec, put
-from airflow_kcr.protocol.values import DesiredState, Incarnation, MemberId, replace
+from airflow_kcr.protocol.values import DesiredState, Incarnation, MemberId, drawn, replace
 
 
 def change(region: Region, now: datetime, wanted: ChangeSpec) -> Region:
@@ -156,8 +156,7 @@ def failed_to_start(region: Region, now: datetime, report: ReportStartFailures) 
             continue
         others = (one for one in region.start_failures if one.member != failure.member)
         region = replace(region, start_failures=tuple(sorted((*others, failure), key=lambda one: one.member)))
-        body = events.StartFailed(member=failure.member, revision=failure.revision, refusal=failure.refusal)
-        region = region.record(now, body)
+        region = region.record(now, drawn(events.StartFailed, failure))
     return region
 
 
