@@ -88,7 +88,7 @@ class RegionReaches(Goal):
 
     def is_reached(self, region: Region, now: datetime) -> bool:
         """Return whether the region is there; raise where another request or a halt keeps it from there."""
-        from airflow_kcr.protocol.region.rows import RegionState
+        from airflow_kcr.protocol.region.rows import WORKING, RegionState
 
         wanted = region.desired_state
         match self.state:
@@ -98,7 +98,7 @@ class RegionReaches(Goal):
                     raise RegionInState(
                         f"region {region.name} is {region.state}: it was {wanted} by another request meanwhile"
                     )
-                return region.state in {RegionState.RUNNING, RegionState.DRAINING}
+                return region.state in WORKING
             case DesiredState.PAUSED:
                 if wanted is not DesiredState.PAUSED:
                     raise RegionInState(

@@ -14,13 +14,10 @@ from airflow_kcr.protocol.evidence import CheckFindings, Evidence, failed, fine,
 from airflow_kcr.protocol.observations import OTHER_GROUP, GroupSeen
 from airflow_kcr.protocol.region import liveness, specs
 from airflow_kcr.protocol.region.liveness import Liveness
-from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.rows import WORKING, RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupProtocol
 from airflow_kcr.protocol.timeouts import BROKER_DEFAULTS, BrokerTimes, Timeouts, check, check_consumer_protocol
 from airflow_kcr.protocol.values import MemberId
-
-_CALLED: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
-"""States in which every live member has had time to join its group."""
 
 _POLICY: Final = {
     ForeignConsumerPolicy.FAIL: "the region halts until it is gone and the region is resumed",
@@ -153,7 +150,7 @@ def participants(evidence: Evidence) -> CheckFindings:
         yield failed(specs.describe_start_failure(region, now, failure))
     yield from _twice(listed)
     yield from _lingering(evidence, listed, live)
-    said = failed if region.state in _CALLED and seen.is_stable else warning
+    said = failed if region.state in WORKING and seen.is_stable else warning
     why = "it may be joining, or see another cluster" if seen.admits_consumers else f"a {seen.type} group has the name"
     for member in sorted((live & evidence.before.members.keys()) - listed.keys()):
         yield said(f"{member} is alive but not in the group (state {seen.state}); {why}")

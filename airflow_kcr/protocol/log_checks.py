@@ -8,17 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Final
 
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.evidence import CheckFindings, Evidence, failed, fine, warning
 from airflow_kcr.protocol.region import coverage, lost_logs, timelines
-from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, WORKING, Committed
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import COMMITTED, GroupRules
 from airflow_kcr.protocol.values import GroupPartition, Offset, few, format_instant
-
-_WORKING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 
 
 def topics(evidence: Evidence) -> CheckFindings:
@@ -84,14 +81,14 @@ def claims(evidence: Evidence) -> CheckFindings:
     # One that was found since the topics were read is on the cluster.
     for partition in sorted((known & evidence.before.universe()) - there):
         yield failed(f"{partition} is in the region but not on the cluster{_absence(region, partition)}")
-    if region.state in _WORKING or region.state in RESET_STATES:
+    if region.state in CLAIM_STATES:
         yield from _unclaimed(evidence, known, there)
     for partition in sorted(region.gone() - there):
         if partition.group == evidence.group and region.rules.subscribes(partition.group, partition.topic):
             yield warning(f"{partition}: {lost_logs.absence_text(region, region.unserved[partition])}")
-    if region.state in _WORKING:
+    if region.state in WORKING:
         yield from _disputed(evidence)
-    if region.state in _WORKING or region.state in RESET_STATES:
+    if region.state in CLAIM_STATES:
         yield fine(f"{len(known)} partition(s), each claimed once")
     else:
         yield fine(f"{len(known)} partition(s) known; the region is {region.state}, without claims")
@@ -100,7 +97,7 @@ def claims(evidence: Evidence) -> CheckFindings:
 def _unclaimed(evidence: Evidence, known: set[GroupPartition], there: Collection[GroupPartition]) -> CheckFindings:
     """Yield partitions that no live member has claimed; in a reset they are on their way to one."""
     region, now = evidence.region, evidence.now
-    is_working = region.state in _WORKING
+    is_working = region.state in WORKING
     for partition, owner in coverage.missing(region, now).items():
         if partition.group == evidence.group:
             yield (failed if is_working else warning)(coverage.gap_text(partition, owner))

@@ -12,7 +12,7 @@ from airflow_kcr.protocol.invariants.moment import Invariant, Moment, Person
 from airflow_kcr.protocol.invariants.tiling import add
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Batch, CheckpointPurpose, RegionState
+from airflow_kcr.protocol.region.rows import RESTING, Batch, CheckpointPurpose, RegionState
 from airflow_kcr.protocol.values import GroupPartition, Offset
 
 
@@ -310,7 +310,6 @@ def _may_be_one_topic(a: Start, b: Start) -> bool:
 
 # R7: every request for a reset is carried out or refused with a reason, and every epoch has a cause.
 
-ENDED: Final = frozenset({RegionState.HALTED, RegionState.STOPPED})
 PRELUDE: Final = 5
 """Events of a new epoch that may come before the one that begins it, in its transaction."""
 
@@ -392,7 +391,7 @@ class RequestsEnd(Invariant):
         number, body = event.number, event.body
         match body:
             case events.ResetRequested():
-                if body.epoch >= moment.epoch and moment.state not in ENDED:
+                if body.epoch >= moment.epoch and moment.state not in RESTING:
                     detail = f"{body.member} asked for a reset ({body.cause}) in epoch {body.epoch}"
                     self.automatic.append(Automatic(number, body.epoch, detail, None))
             case events.ResetBegun(epoch=epoch) | events.Killed(epoch=epoch):
@@ -465,12 +464,12 @@ def _abandoned(moment: Moment, person: Person) -> str:
     """Return why an unfinished request can't be under way any more; empty: it may be."""
     state = moment.state
     if person.begun is None:
-        if state in ENDED:
+        if state in RESTING:
             return f"the region is {state}"
         if state is RegionState.RUNNING and person.asked is None and len(moment.persons) == 1:
             return "the region runs, nothing else is under way, and its checkpoint was not asked for"
         return ""
-    if state in ENDED:
+    if state in RESTING:
         return f"the region is {state}, its reset does not run any more"
     over = person.overtaken
     return "" if over is None else f"the reset of epoch {over} is done, the region goes on without it"

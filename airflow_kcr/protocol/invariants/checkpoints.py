@@ -242,7 +242,6 @@ class OneAtATime(Invariant):
 # batch was started with. One more way exists: a batch whose end was refused or never heard of turns out to be done,
 # because a fenced sink tells its progress in the reset that follows (`exactly_once`).
 
-ENDING: Final = frozenset({rows.RegionState.RUNNING, rows.RegionState.DRAINING})
 WAS_DONE: Final = frozenset({rows.Outcome.DONE, rows.Outcome.UNDONE})
 
 
@@ -273,7 +272,7 @@ def end_flaw(moment: Moment, batch: rows.Batch) -> str:
     for partition in batch.ranges:
         if not moment.holds(batch, partition) or moment.claims[partition].since > since:
             return f"was accepted although the claim of {batch.member} on {partition} had gone meanwhile"
-    return "" if moment.state in ENDING else f"was accepted while the region was {moment.state}"
+    return "" if moment.state in rows.WORKING else f"was accepted while the region was {moment.state}"
 
 
 def proves(attempt: LatestAttempt, batch: rows.Batch) -> bool:

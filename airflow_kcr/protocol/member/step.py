@@ -28,7 +28,7 @@ from airflow_kcr.protocol.member.state import (
 )
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import commands
-from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import WORKING, Batch, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberRegion
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Incarnation, replace
@@ -186,7 +186,7 @@ def _against(before: MemberMachine, member: MemberMachine, view: MemberRegion) -
         if forgotten:
             memory = replace(member.memory, forgotten=forgotten, is_store_older=True)
             member = replace(member, positions=OffsetMap(places), memory=memory)
-    runs = view.state in {RegionState.RUNNING, RegionState.DRAINING}
+    runs = view.state in WORKING
     if runs and any(claim.is_in_flight for claim in view.claims.values()):
         detail = "the store has a batch as started that this member does not have"
         member = replace(member, failure=(ResetCause.BATCH_REFUSED, detail))

@@ -152,7 +152,7 @@ def finish(region: Region, now: datetime, request: FinishBatch) -> tuple[Region,
     if batch.incarnation != incarnation or region.members[member].incarnation != incarnation:
         raise BatchRefused(f"batch {batch.batch} was started by incarnation {batch.incarnation}; a newer one exists")
     region.require_epoch(batch.epoch)
-    if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
+    if region.state not in rows.WORKING:
         raise BatchRefused(f"region {region.name} is {region.state}; the work of batch {batch.batch} is discarded")
     ended: dict[GroupPartition, rows.Claim] = {}
     for partition, range_ in batch.ranges.items():

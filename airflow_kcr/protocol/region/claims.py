@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy, UnknownMember
+from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBusy
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekMap, SeekSource
@@ -278,14 +278,11 @@ def of_member(region: Region, member: values.MemberId, now: datetime) -> MemberR
     Raises:
         UnknownMember: it was never registered; a member that was has to do with a restored store.
     """
-    row = region.members.get(member)
-    if row is None:
-        raise UnknownMember(f"{member} is not registered in region {region.name}; register it first")
+    row = region.member_of(member)
     claims = {p: c for p, c in region.claims.items() if c.is_of(member, row.incarnation, region.epoch)}
     limit = boundaries.limit(region)
     located = {p: boundaries.boundary_offset(region, p, limit) for p in claims} if limit is not None else {}
-    reset = region.reset
-    person = None if reset is None or reset.person is None else region.person_resets.get(reset.person)
+    person = region.person_of(region.reset)
     return drawn(
         MemberRegion,
         region,
@@ -321,8 +318,8 @@ def publisher(region: Region, checkpoint: rows.Checkpoint, now: datetime) -> val
 
 
 def _publish(region: Region, member: values.MemberId, now: datetime) -> tuple[values.CheckpointNumber, ...]:
-    due = [c for _, c in sorted(region.checkpoints.items()) if c.state is rows.CheckpointState.COMPLETE]
-    return tuple(c.sequence for c in due) if due and publisher(region, due[0], now) == member else ()
+    due = region.complete
+    return due if due and publisher(region, region.checkpoints[due[0]], now) == member else ()
 
 
 def _commit(region: Region, claims: Mapping[GroupPartition, rows.Claim]) -> values.CheckpointNumber | None:
@@ -330,8 +327,8 @@ def _commit(region: Region, claims: Mapping[GroupPartition, rows.Claim]) -> valu
 
     Until then no reset has started since its completion, so the resume points of the member's claims are its offsets.
     """
-    restore_point = region.restore_checkpoint
-    if restore_point is None or restore_point.committed is not rows.Committed.PENDING or not claims:
+    restore_point = region.uncommitted
+    if restore_point is None or not claims:
         return None
     known_read_back = region.read_backs.get(restore_point.sequence, EMPTY)
     return restore_point.sequence if any(p not in known_read_back for p in claims) else None

@@ -64,7 +64,7 @@ def start(region: Region, now: datetime, requester: rows.Requester) -> Region:
         # Its last checkpoint is complete and the others still wait for its commit read-backs: no member has left, so
         # none has to start.
         region = replace(region, stopping=None).moved_to(now, rows.RegionState.RUNNING, "resumed before it had stopped")
-    if region.state not in {rows.RegionState.STOPPED, rows.RegionState.HALTED}:
+    if region.state not in rows.RESTING:
         stops = (request for request in requests.queue(region) if request.purpose is rows.CheckpointPurpose.STOP)
         return requests.cancel(region, now, "the region was resumed", stops)
     is_behind = _is_restored(region) or not timelines.is_opened(region)
@@ -126,11 +126,7 @@ def ask_stop_checkpoint(region: Region, now: datetime) -> Region:
     Also after a reset came between; not where it was halted meanwhile, which a person ends.
     """
     request_id = RequestId(f"stop:{region.epoch}:{region.restore_sequence}")
-    if (
-        region.desired_state is not DesiredState.STOPPED
-        or region.stopping is not None
-        or region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}
-    ):
+    if region.desired_state is not DesiredState.STOPPED or region.stopping is not None or region.state in rows.RESTING:
         return region
     if any(r.purpose is rows.CheckpointPurpose.STOP for r in requests.queue(region)):
         return region
@@ -184,7 +180,7 @@ def is_stop_due(region: Region, now: datetime) -> bool:
     """Whether a region whose desired state is stopped has no member left to drain it."""
     return (
         region.desired_state is DesiredState.STOPPED
-        and region.state in {rows.RegionState.RUNNING, rows.RegionState.DRAINING, *rows.RESET_STATES}
+        and region.state in rows.CLAIM_STATES
         and not region.live_members(now)
     )
 

@@ -134,7 +134,7 @@ def judge(region: Region, now: datetime, seen: Seen = NOTHING_SEEN) -> Liveness:
         now: the store's clock.
         seen: when it last worked, and the ends of its logs.
     """
-    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+    if region.state in rows.RESTING:
         return Liveness(waits=tuple(_person(region, now, seen, ())), now=now)
     found: list[Wait] = []
     for rule in _RULES:
@@ -176,7 +176,7 @@ def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 
 
 def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING} or not region.live_members(now):
+    if region.state not in rows.WORKING or not region.live_members(now):
         return
     unowned = coverage.unowned(region)
     for group, found in _by_group(coverage.missing(region, now)).items():

@@ -72,7 +72,7 @@ def report_clusters(region: Region, now: datetime, told: ReportClusters) -> Regi
 
 def halted_on_cluster(region: Region, now: datetime, group: values.GroupId, cluster: values.ClusterId) -> Region:
     """Return the region halted because a live member finds itself on another cluster; a halted or stopped one stays."""
-    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+    if region.state in rows.RESTING:
         return region
     text, choices = _cluster_text(region, group, cluster), _cluster_choices(region, group, cluster)
     return resets.halt(region, now, rows.Halt(reason=rows.HaltReason.OTHER_CLUSTER, text=text, choices=choices))
@@ -143,7 +143,7 @@ def _told(region: Region, now: datetime, unserved: dict[GroupPartition, rows.Uns
     if checkpoint is not None and not region.frozen[checkpoint.sequence].isdisjoint(fresh):
         region = checkpoints.abort(region, now, f"the brokers do not have {fresh[0]} any more")
     begun = [p for p in fresh if region.claim_of(p).is_in_flight]
-    if begun and region.state in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
+    if begun and region.state in rows.WORKING:
         # The batch of a member that died: the claim of the partition's next owner would have reset the region.
         return resets.demand(
             region, now, rows.ResetCause.LEASE_LOST, f"{begun[0]} has a batch that no member finishes, and is gone"
@@ -237,7 +237,7 @@ def report_out_of_range(region: Region, now: datetime, told: ReportOutOfRange) -
     if is_another_cluster(region, caller.member.group, told.cluster):
         return halted_on_cluster(region, now, caller.member.group, told.cluster)
     troubles = out_of_range(region, told.observed)
-    if not troubles or region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+    if not troubles or region.state in rows.RESTING:
         return region
     return moved_into_logs(region, now, troubles)
 

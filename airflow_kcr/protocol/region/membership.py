@@ -176,7 +176,7 @@ def report_foreign_consumers(region: Region, now: datetime, report: ReportGroups
         body = events.ForeignConsumersChanged(foreign_consumers=known, policy=policy)
         region = replace(region, foreign_consumers=known).record(now, body)
     if there and policy is ForeignConsumerPolicy.FAIL:
-        if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+        if region.state in rows.RESTING:
             return region  # a halted one keeps its reason, and what follows from it
         text = "; ".join(map(str, sorted(there)))
         choices = ("remove the foreign consumer, then resume", "set foreign_consumers to warn, then resume")

@@ -177,7 +177,7 @@ def serve_next(region: Region, now: datetime) -> Region:
     reset = next(iter(waiting(region)), None)
     if reset is None or any(other.state in underway for other in region.person_resets.values()):
         return region
-    if region.state not in {rows.RegionState.RUNNING, rows.RegionState.DRAINING}:
+    if region.state not in rows.WORKING:
         return region
     region = region.with_person_reset(replace(reset, state=rows.PersonResetState.DRAINING))
     reset_id, purpose = reset.request_id, rows.CheckpointPurpose.RESET
@@ -245,15 +245,7 @@ def _begin_forced(region: Region, now: datetime, reset: rows.PersonReset) -> Reg
 
 def _abandon_unpublished(region: Region, now: datetime, target: CheckpointNumber | None) -> Region:
     """Give up complete checkpoints beyond a forced target whose publication may be what is stuck."""
-    gone = tuple(
-        sorted(
-            s
-            for s, c in region.checkpoints.items()
-            if c.state is rows.CheckpointState.COMPLETE
-            and (target is None or s > target)
-            and s != region.restore_sequence
-        )
-    )
+    gone = tuple(s for s in region.complete if (target is None or s > target) and s != region.restore_sequence)
     if not gone:
         return region
     retired = {s: replace(region.checkpoints[s], state=rows.CheckpointState.RETIRED, pinned_as="") for s in gone}

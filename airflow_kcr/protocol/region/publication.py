@@ -29,9 +29,8 @@ def publish(region: Region, now: datetime, report: ReportPublished | PublishChec
         return region
     if checkpoint.state is not CheckpointState.COMPLETE:
         raise CheckpointRefused(f"checkpoint {sequence} is {checkpoint.state}; only a complete checkpoint is published")
-    earlier = [s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE and s < sequence]
-    if earlier:
-        raise CheckpointRefused(f"checkpoint {min(earlier)} has to be published before checkpoint {sequence}")
+    if (first := min(region.complete, default=sequence)) < sequence:
+        raise CheckpointRefused(f"checkpoint {first} has to be published before checkpoint {sequence}")
     member, tables = report.member if isinstance(report, ReportPublished) else None, report.tables
     row = replace(checkpoint, state=CheckpointState.PUBLISHED, published_at=now, publish_deadline=None, tables=tables)
     body = events.CheckpointPublished(sequence=sequence, member=member, tables=tables)
@@ -89,15 +88,12 @@ def _frozen(region: Region, sequence: CheckpointNumber) -> frozenset[GroupPartit
 
 def overdue(region: Region, now: datetime) -> Region:
     """Return the region after its commit and publish deadlines, and with a stop ended that waited for them only."""
-    restore_point = region.restore_checkpoint
-    if (
-        restore_point is not None
-        and restore_point.committed is Committed.PENDING
-        and _has_passed(restore_point.commit_deadline, now)
-    ):
+    restore_point = region.uncommitted
+    if restore_point is not None and _has_passed(restore_point.commit_deadline, now):
         region = resets.resolve_commit(region, now, Committed.NO, "the commit timeout passed")
-    for sequence, checkpoint in region.checkpoints.items():
-        if checkpoint.state is CheckpointState.COMPLETE and _has_passed(checkpoint.publish_deadline, now):
+    for sequence in region.complete:
+        checkpoint = region.checkpoints[sequence]
+        if _has_passed(checkpoint.publish_deadline, now):
             region = region.with_checkpoint(replace(checkpoint, publish_deadline=None))
             region = region.record(now, events.PublishLate(sequence=sequence))
     return region

@@ -65,7 +65,7 @@ def reconcile(region: Region, now: datetime) -> Region:
 
 def _serve(region: Region, now: datetime) -> Region:
     """Serve what waits for a running region: persons' resets, the boundary or count that is reached, the queue."""
-    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+    if region.state in rows.RESTING:
         why = f"the region is {region.state}"
         region = requests.cancel(region, now, why, requests.queue(region))
         return person_resets.fail_all(region, now, why)
@@ -102,14 +102,14 @@ def _reconcile_at(region: Region, now: datetime) -> datetime | None:
     A lease that is renewed meanwhile makes the moment come too early, never too late.
     """
     moments: list[datetime | None] = []
-    checkpoint, reset, restore_point = region.checkpoint, region.reset, region.restore_checkpoint
+    checkpoint, reset, restore_point = region.checkpoint, region.reset, region.uncommitted
     if checkpoint is not None:
         moments += [checkpoint.drain_deadline, coverage.horizon(region, now)]
     if reset is not None:
         moments += [reset.deadline, coverage.horizon(region, now)]
-    if restore_point is not None and restore_point.committed is rows.Committed.PENDING:
+    if restore_point is not None:
         moments.append(restore_point.commit_deadline)
-    moments += [c.publish_deadline for c in region.checkpoints.values() if c.state is rows.CheckpointState.COMPLETE]
+    moments += [region.checkpoints[sequence].publish_deadline for sequence in region.complete]
     if region.desired_state is DesiredState.STOPPED and region.state is not rows.RegionState.STOPPED:
         moments.append(coverage.horizon(region, now))
     if region.state is rows.RegionState.RUNNING:

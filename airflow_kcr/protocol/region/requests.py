@@ -58,7 +58,7 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     if known is not None and is_served(region, known):
         return region
     covering = None if boundary is None else timelines.covering(region, boundary)
-    if covering is None and region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+    if covering is None and region.state in rows.RESTING:
         reason = f": {region.halt.text}" if region.halt else ""
         raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a checkpoint")
     if purpose is rows.CheckpointPurpose.DRAIN and not region.live_members(now):

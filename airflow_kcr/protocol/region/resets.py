@@ -73,12 +73,7 @@ def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) 
         current = restore_point.offset
     # An entry that is still open is asked again, from where the partition was when it was first asked.
     asked_from = restore_point.current if restore_point.offset is None else current
-    to_restore_point = SeekEntry(
-        offset=restore_point.offset,
-        source=restore_point.source,
-        current=asked_from,
-        clamped_from=restore_point.clamped_from,
-    )
+    to_restore_point = replace(restore_point, current=asked_from, recreated=values.TopicId(""))
     rules = region.rules.groups[partition.group]
     if rules.is_done_by_checkpoints:
         return to_restore_point
@@ -305,9 +300,7 @@ def _begun(
         started_at=now,
         attempt=attempt,
         restore_point=region.restore_sequence,
-        must_publish=tuple(
-            sorted(s for s, c in region.checkpoints.items() if c.state is rows.CheckpointState.COMPLETE)
-        ),
+        must_publish=region.complete,
         person=person,
         detail=detail,
     )
@@ -339,7 +332,7 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
     if reset is None:
         return region
     region = _superseded(region, now, reset)
-    person = None if reset.person is None else region.person_resets.get(reset.person)
+    person = region.person_of(reset)
     if person is None or person.state is not rows.PersonResetState.STARTED:
         return region
     return region.with_person_reset_failed(now, person, why)
@@ -347,8 +340,8 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
 
 def resolve_commit(region: Region, now: datetime, committed: rows.Committed, why: str) -> Region:
     """Return the region with the outcome of its restore point's commit, if that is a pending checkpoint's."""
-    restore_point = region.restore_checkpoint
-    if restore_point is None or restore_point.committed is not rows.Committed.PENDING:
+    restore_point = region.uncommitted
+    if restore_point is None:
         return region
     region = region.with_checkpoint(replace(restore_point, committed=committed))
     return region.record(now, events.CommitResolved(sequence=restore_point.sequence, committed=committed, why=why))
@@ -446,7 +439,7 @@ def _with_ledger_resolved(region: Region, now: datetime, reset: rows.ResetAttemp
 def _marked_done(region: Region, now: datetime, reset: rows.ResetAttempt) -> Region:
     region = region.with_reset(replace(reset, state=rows.ResetState.DONE, done_at=now, deadline=None))
     region = region.record(now, events.ResetDone(epoch=reset.epoch, sequence=reset.sequence))
-    person = None if reset.person is None else region.person_resets.get(reset.person)
+    person = region.person_of(reset)
     if person is not None and person.state is rows.PersonResetState.STARTED:
         region = region.with_person_reset(replace(person, state=rows.PersonResetState.DONE, finished_at=now))
     return region
@@ -577,7 +570,7 @@ def request(region: Region, now: datetime, report: RequestReset) -> Region:
         region.require_epoch(caller.epoch)
     body = events.ResetRequested(member=caller.member, epoch=caller.epoch, cause=cause, detail=detail)
     region = region.record(now, body)
-    if caller.epoch < region.epoch or region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+    if caller.epoch < region.epoch or region.state in rows.RESTING:
         return region
     return demand(region, now, cause, f"{caller.member}: {detail}" if detail else str(caller.member))
 

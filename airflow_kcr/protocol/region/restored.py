@@ -57,7 +57,7 @@ def noted_later(region: Region, now: datetime, report: ReportNoted) -> Region:
     A halted or stopped region stays as it is: when it starts, its members check again.
     """
     partition, note = report.partition, report.noted
-    if region.state in {rows.RegionState.HALTED, rows.RegionState.STOPPED}:
+    if region.state in rows.RESTING:
         return _also_noted(region, now, note)
     later = "; ".join(timelines.noted_later(region, note))
     if not later:

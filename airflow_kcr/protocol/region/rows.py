@@ -43,10 +43,16 @@ class RegionState(StrEnum):
     """No member holds anything; the next start resumes at the restore point."""
 
 
+WORKING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
+"""Those in which batches may end."""
+
+RESTING: Final = frozenset({RegionState.HALTED, RegionState.STOPPED})
+"""Those in which nothing goes on until a person, or a run, starts the region."""
+
 RESET_STATES: Final = frozenset({RegionState.STARTING, RegionState.RESETTING})
 """Those in which the present epoch's seek map is at work."""
 
-CLAIM_STATES: Final = RESET_STATES | {RegionState.RUNNING, RegionState.DRAINING}
+CLAIM_STATES: Final = RESET_STATES | WORKING
 """Those in which members may own partitions."""
 
 

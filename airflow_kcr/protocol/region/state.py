@@ -229,9 +229,21 @@ class Region:
         return None if point is None or point.epoch is not None else self.checkpoints[point.sequence]
 
     @property
+    def uncommitted(self) -> rows.Checkpoint | None:
+        """The restore point, while its commit to Kafka is outstanding."""
+        point = self.restore_checkpoint
+        return point if point is not None and point.committed is rows.Committed.PENDING else None
+
+    @property
     def checkpoint(self) -> rows.Checkpoint | None:
         """The open checkpoint, if there is one."""
         return None if self.open_checkpoint is None else self.checkpoints[self.open_checkpoint]
+
+    @property
+    def complete(self) -> tuple[values.CheckpointNumber, ...]:
+        """The checkpoints that are complete and not published yet, oldest first."""
+        found = (s for s, row in self.checkpoints.items() if row.state is rows.CheckpointState.COMPLETE)
+        return tuple(sorted(found))
 
     @property
     def runs(self) -> tuple[rows.CheckpointRequest, ...]:
@@ -315,6 +327,10 @@ class Region:
         body = events.PersonResetFailed(request_id=reset.request_id, why=why)
         return self.with_person_reset(failed).record(now, body)
 
+    def person_of(self, reset: rows.ResetAttempt | None) -> rows.PersonReset | None:
+        """Return what a person asked for, where that is why the reset began and it is not over."""
+        return None if reset is None or reset.person is None else self.person_resets.get(reset.person)
+
     def is_live(self, member: values.MemberId, now: datetime) -> bool:
         """Whether the member's newest incarnation holds a lease that is not over, by the store's clock."""
         lease, row = self.leases.get(member), self.members.get(member)
@@ -329,6 +345,17 @@ class Region:
     def live_members(self, now: datetime) -> tuple[values.MemberId, ...]:
         """The members that hold leases, in order."""
         return tuple(m for m in sorted(self.members) if self.is_live(m, now))
+
+    def member_of(self, member: values.MemberId) -> rows.Member:
+        """Return a member's row.
+
+        Raises:
+            UnknownMember: it was never registered.
+        """
+        row = self.members.get(member)
+        if row is None:
+            raise UnknownMember(f"{member} is not registered in region {self.name}; register it first")
+        return row
 
     def require_member(
         self,
@@ -353,9 +380,7 @@ class Region:
             LeaseExpired: its lease is over.
             StaleEpoch: the region is in another epoch.
         """
-        row = self.members.get(member)
-        if row is None:
-            raise UnknownMember(f"{member} is not registered in region {self.name}; register it first")
+        row = self.member_of(member)
         if row.incarnation != incarnation:
             raise StaleIncarnation(f"{member}: incarnation {incarnation} was superseded by {row.incarnation}; stop it")
         if not self.is_live(member, now):
@@ -372,10 +397,7 @@ class Region:
             UnknownMember: the member was never registered.
             StaleIncarnation: another process is the member, by whatever number.
         """
-        row = self.members.get(member)
-        if row is None:
-            raise UnknownMember(f"{member} is not registered in region {self.name}; register it first")
-        if row.token != token:
+        if self.member_of(member).token != token:
             raise StaleIncarnation(f"{member}: another process is this member of region {self.name} now; stop this one")
         return self
 

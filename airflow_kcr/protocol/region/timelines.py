@@ -32,8 +32,7 @@ from airflow_kcr.protocol.values import GroupPartition, Offset, replace
 
 def unpublished(region: Region) -> tuple[rows.Checkpoint, ...]:
     """Return the complete current checkpoints that are not published yet, oldest first."""
-    complete = (row for _, row in sorted(region.checkpoints.items()) if row.state is rows.CheckpointState.COMPLETE)
-    return tuple(row for row in complete if row.is_current)
+    return tuple(row for s in region.complete if (row := region.checkpoints[s]).is_current)
 
 
 def newest_aligned(region: Region, up_to: values.CheckpointNumber | None = None) -> rows.Checkpoint | None:

@@ -18,7 +18,6 @@ from airflow_kcr.protocol.region.rows import (
     BoundaryKey,
     BoundaryOffset,
     Claim,
-    Committed,
     Contribution,
 )
 from airflow_kcr.protocol.region.state import Region
@@ -176,8 +175,7 @@ def region_of_member(session: Session, name: RegionName, member: MemberId, row: 
     if checkpoint is not None:
         own = PostgresArchive(session).contribution_of(checkpoint.sequence, member)
         region = replace(region, contributions={(checkpoint.sequence, m): part for m, part in own.items()})
-    restore_point = region.restore_checkpoint
-    if limit is None and (restore_point is None or restore_point.committed is not Committed.PENDING):
+    if limit is None and region.uncommitted is None:
         return region
     return _with_places(session, region, member, limit)
 
