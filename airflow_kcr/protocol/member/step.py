@@ -26,7 +26,7 @@ from airflow_kcr.protocol.member.state import (
     answered,
     moved,
 )
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.rows import WORKING, Batch, ResetCause
 from airflow_kcr.protocol.region.state import Region
@@ -91,10 +91,6 @@ def _registered(member: MemberMachine, event: Answered[commands.Register, Incarn
         ),
         lease_sent_at=event.sent_at,
         in_use_since=None,
-        claimed=None,
-        reset=OwnReset(),
-        view=None,
-        positions=EMPTY,
     )
     return _stale(_store_seen(fresh))
 

@@ -40,7 +40,7 @@ def start(region: Region, now: datetime, request: StartBatch) -> tuple[Region, r
     for partition, range_ in request.ranges.items():
         claim = _require_claim(region, partition, request.member, request.incarnation)
         _require_range(region, partition, values.checked_range(range_, partition), claim, limit)
-        begun[partition] = claim.moved(position=claim.position, started_to=range_.to)
+        begun[partition] = replace(claim, started_to=range_.to)
     _require_count(region, request)
     batch = drawn(
         rows.Batch,
@@ -160,7 +160,7 @@ def finish(region: Region, now: datetime, request: FinishBatch) -> tuple[Region,
         if claim.position != range_.from_:
             raise BatchRefused(f"{partition}: the position is {claim.position}, the batch began at {range_.from_}")
         place = region.past_skips(partition, range_.to)
-        ended[partition] = claim.moved(position=place, started_to=place)
+        ended[partition] = replace(claim, position=place, started_to=place)
     region = replace(region, claims=put(region.claims, ended))
     return closed(region, now, batch, rows.Outcome.DONE), None
 

@@ -117,14 +117,13 @@ def opened(
     """Return the region with a request's checkpoint open, and it: who must contribute, and what to, is frozen."""
     timelines.require_numbers_left(region)
     sequence = region.next_sequence
-    checkpoint = rows.Checkpoint(
+    checkpoint = drawn(
+        rows.Checkpoint,
+        request,
         sequence=sequence,
         timeline=region.timeline,
         epoch=region.epoch,
         state=rows.CheckpointState.APPROACHING,
-        purpose=request.purpose,
-        request_id=request.request_id,
-        boundary=request.boundary,
         participants=participants,
         opened_at=now,
     )

@@ -101,7 +101,7 @@ class EventMark:
     """When it was recorded, by the store's clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """What a renewal tells: enough to know whether anything is worth reading."""
 

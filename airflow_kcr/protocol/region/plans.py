@@ -54,7 +54,6 @@ def seek_map(
     Raises:
         CheckpointNotUsable: the log no longer has an offset that the target remembers.
     """
-    sequence = lookup.target_checkpoint(region, request)
     partitions = region.universe_in_order()
     in_scope = frozenset(p for p in partitions if p in request.scope)
     if _needs_owners(request.target, in_scope, seen):
@@ -64,20 +63,25 @@ def seek_map(
             if request.target.names(p)
         }
         return SeekMap({p: still_open.get(p) or _kept(region, p, current) for p in partitions})
-    offsets, fills = checkpoint_offsets(region, sequence, partitions)
-    situation = Situation(
-        partitions=partitions,
-        current=current,
-        initial=region.initial_offsets(),
-        log=LogView(bounds=seen, read_at=now),
-        checkpoint=offsets,
-        fills=fills,
-    )
+    situation = _situation(region, request, partitions, current, LogView(bounds=seen, read_at=now))
     lines = resolve(request.target, request.scope, situation)
     lost = [line.loss for line in lines if line.unreachable]
     if lost:
         raise CheckpointNotUsable(f"{len(lost)} partition(s) can't go there, the log has moved on: {lost[0]}")
     return SeekMap({line.partition: line.entry for line in lines})
+
+
+def _situation(
+    region: Region,
+    request: rows.ResetRequest,
+    partitions: tuple[GroupPartition, ...],
+    current: OffsetMap,
+    log: LogView,
+) -> Situation:
+    """Return what the request's target is resolved against."""
+    offsets, fills = checkpoint_offsets(region, lookup.target_checkpoint(region, request), partitions)
+    initial = region.initial_offsets()
+    return Situation(partitions=partitions, current=current, initial=initial, log=log, checkpoint=offsets, fills=fills)
 
 
 def _left_by_earlier(
@@ -338,18 +342,10 @@ def plan(region: Region, now: datetime, request_id: values.RequestId, request: r
         KeyError: the log was read without what the target needs.
     """
     lookup.require_usable(region, now, request)
-    partitions, sequence = region.universe_in_order(), lookup.target_checkpoint(region, request)
-    offsets, fills = checkpoint_offsets(region, sequence, partitions)
     is_undrained = request.forced or region.state is rows.RegionState.STOPPED
-    situation = Situation(
-        partitions=partitions,
-        current=first_starts.reached(region) if is_undrained else resets.positions(region),
-        initial=region.initial_offsets(),
-        log=log,
-        checkpoint=offsets,
-        fills=fills,
-        recreated=timelines.recreated(region, log.bounds),
-    )
+    current = first_starts.reached(region) if is_undrained else resets.positions(region)
+    situation = _situation(region, request, region.universe_in_order(), current, log)
+    situation = replace(situation, recreated=timelines.recreated(region, log.bounds))
     entries = resolve(request.target, request.scope, situation)
     made = Plan(
         plan=request_id,

@@ -482,13 +482,8 @@ def open_targets(region: Region, member: values.MemberId) -> dict[GroupPartition
     for partition, entry in region.seek.items():
         if entry.offset is None and region.claims.get(partition, rows.UNCLAIMED).owner == member:
             # Written out: a wide region has many, and `replace` makes as many calls again for each.
-            found[partition] = SeekEntry(
-                offset=None,
-                source=entry.source,
-                current=without_progress(region, partition) if entry.current is None else entry.current,
-                clamped_from=entry.clamped_from,
-                recreated=entry.recreated,
-            )
+            current = without_progress(region, partition) if entry.current is None else entry.current
+            found[partition] = replace(entry, current=current)
     return found
 
 

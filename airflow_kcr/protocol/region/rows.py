@@ -237,9 +237,12 @@ class Lease:
     """What the member lacks to run a batch, or slows it down, as it said with its last renewal; empty: nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Claim:
-    """One partition of the region: who may process it, from where. The row stays without an owner."""
+    """One partition of the region: who may process it, from where. The row stays without an owner.
+
+    Without slots, as every batch replaces some of each of its partitions (see `values.replace`).
+    """
 
     owner: values.MemberId | None = None
     incarnation: values.Incarnation = values.Incarnation(0)
@@ -276,25 +279,7 @@ class Claim:
         """Return the claim where a checkpoint or a reset has put its partition: nothing is done or started beyond."""
         if self.resume == self.position == self.started_to == place:
             return self
-        return self._with(resume=place, position=place, started_to=place)
-
-    def moved(self, *, position: Offset | None, started_to: Offset) -> Claim:
-        """Return the claim with its position and what was started here replaced."""
-        return self._with(resume=self.resume, position=position, started_to=started_to)
-
-    def _with(self, *, resume: Offset | None, position: Offset | None, started_to: Offset | None) -> Claim:
-        # Written out: every batch does this for each of its partitions, and `replace` takes four times as long.
-        return Claim(
-            owner=self.owner,
-            incarnation=self.incarnation,
-            epoch=self.epoch,
-            last_owner=self.last_owner,
-            topic_id=self.topic_id,
-            leader_epoch=self.leader_epoch,
-            resume=resume,
-            position=position,
-            started_to=started_to,
-        )
+        return values.replace(self, resume=place, position=place, started_to=place)
 
 
 UNCLAIMED: Final = Claim()

@@ -44,15 +44,9 @@ V = TypeVar("V")
 
 SQL: Final = load(
     "archive",
-    request=layouts.REQUESTS.selected("t"),
-    person_reset=layouts.PERSON_RESETS.selected("t"),
-    checkpoint=layouts.CHECKPOINTS.selected("t"),
-    reset=layouts.RESETS.selected("t"),
-    seek=layouts.SEEKS.selected("t"),
-    boundary_offset=layouts.BOUNDARY_OFFSETS.selected("t"),
-    contributions=layouts.CONTRIBUTIONS,
     ends=ENDS,
     following=ATTEMPTS,
+    **layouts.ROWS,
 )
 
 _LAYOUTS: Final[Mapping[object, JsonLayout[Any, Any]]] = {

@@ -247,6 +247,12 @@ def contributed_rows(
 
 # Batches and events
 
+ROWS: Final = {"contributions": CONTRIBUTIONS} | {
+    layout.name: layout.selected("t")
+    for layout in (MEMBERS, LEASES, REQUESTS, CHECKPOINTS, RESETS, PERSON_RESETS, BOUNDARY_OFFSETS, SEEKS)
+}
+"""What statements select of these tables' rows, by the table's name."""
+
 _RANGE: Final = (*PARTITION, "from_offset", "to_offset")
 
 

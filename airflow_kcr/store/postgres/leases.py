@@ -42,22 +42,14 @@ def renew(
         lacks=[command.lacks for command in commands],
     )
     found: dict[Renewal, Heartbeat | RefusedError] = {}
-    for place, now, counter, epoch, incarnation, reconcile_at, renewed, held, is_other in rows:
-        one = asked[place - 1]
-        if incarnation is None:
+    for place, held, *columns in rows:
+        one, heartbeat = asked[place - 1], Heartbeat(*columns)
+        if not heartbeat.incarnation:
             found[one] = UnknownMember(
                 f"{one.command.member} is not registered in region {one.region}; register it first"
             )
-        elif renewed or not held:
-            found[one] = Heartbeat(
-                now=now,
-                counter=counter,
-                epoch=epoch,
-                incarnation=incarnation,
-                renewed=renewed,
-                reconcile_at=reconcile_at,
-                is_other_history=is_other,
-            )
+        elif heartbeat.renewed or not held:
+            found[one] = heartbeat
     there = {asked[row[0] - 1] for row in rows}
     return {**found, **{one: _unknown(one, known) for one in asked if one not in there}}
 

@@ -1,14 +1,14 @@
 -- The past of one region: each question one statement, answered by an index.
 
 -- name: request
-SELECT {request} FROM kcr.checkpoint_request t WHERE t.region_id = :region AND t.request_id = :request_id
+SELECT {checkpoint_request} FROM kcr.checkpoint_request t WHERE t.region_id = :region AND t.request_id = :request_id
 
 -- name: person_reset
 SELECT {person_reset} FROM kcr.person_reset t WHERE t.region_id = :region AND t.request_id = :request_id
 
 -- name: named
 -- What a request id names.
-SELECT (SELECT {request} FROM kcr.checkpoint_request t WHERE t.region_id = :region AND t.request_id = :request_id),
+SELECT (SELECT {checkpoint_request} FROM kcr.checkpoint_request t WHERE t.region_id = :region AND t.request_id = :request_id),
        (SELECT {person_reset} FROM kcr.person_reset t WHERE t.region_id = :region AND t.request_id = :request_id)
 
 -- name: checkpoint
@@ -34,7 +34,7 @@ SELECT group_id, topic, partition FROM kcr.checkpoint_partition WHERE region_id 
 SELECT group_id, topic, partition, next_offset FROM kcr.read_back WHERE region_id = :region AND sequence = :sequence
 
 -- name: seek_map
-SELECT {seek} FROM kcr.seek_offset t WHERE t.region_id = :region AND t.epoch = :epoch
+SELECT {seek_offset} FROM kcr.seek_offset t WHERE t.region_id = :region AND t.epoch = :epoch
 
 -- name: contributions
 SELECT {contributions} FROM kcr.contribution k WHERE k.region_id = :region AND k.sequence = :sequence
@@ -183,13 +183,13 @@ SELECT {reset} FROM kcr.reset t
 WHERE t.region_id = :region AND t.sequence >= :sequence ORDER BY t.sequence LIMIT :limit
 
 -- name: requests_of_run
-SELECT {request} FROM kcr.checkpoint_request t
+SELECT {checkpoint_request} FROM kcr.checkpoint_request t
 WHERE t.region_id = :region AND t.requester ->> 'dag_id' = :dag AND t.requester ->> 'run_id' = :run
 ORDER BY t.asked_order
 
 -- name: requests_for
 -- The DAG runs' requests that opened these checkpoints, or that they answered.
-SELECT {request} FROM kcr.checkpoint_request t
+SELECT {checkpoint_request} FROM kcr.checkpoint_request t
 WHERE t.region_id = :region AND t.sequence = ANY (CAST(:sequences AS bigint[])) AND t.requester ? 'dag_id'
 ORDER BY t.asked_order
 
@@ -229,7 +229,7 @@ WITH page AS MATERIALIZED (
     GROUP BY o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id
 )
 SELECT (SELECT json_agg({checkpoint} ORDER BY t.sequence) FROM page t) AS checkpoints,
-       (SELECT json_agg({request} ORDER BY t.asked_order) FROM kcr.checkpoint_request t
+       (SELECT json_agg({checkpoint_request} ORDER BY t.asked_order) FROM kcr.checkpoint_request t
         WHERE t.region_id = :region AND t.sequence = ANY (ARRAY(SELECT p.sequence FROM page p))
           AND t.requester ? 'dag_id') AS requests,
        ARRAY(SELECT c.sequence FROM complete c) AS complete,

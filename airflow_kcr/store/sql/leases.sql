@@ -31,8 +31,8 @@ WITH asked AS (
     WHERE l.region_id = f.region_id AND l.group_id = f.group_id AND l.member_index = f.member_index
     RETURNING f.place
 )
-SELECT a.place, clock_timestamp(), a.counter, a.epoch, m.incarnation, a.reconcile_at,
-       a.place IN (SELECT place FROM renewed), a.place IN (SELECT place FROM held),
+SELECT a.place, a.place IN (SELECT place FROM held),
+       clock_timestamp(), a.counter, a.epoch, m.incarnation, a.place IN (SELECT place FROM renewed), a.reconcile_at,
        EXISTS (SELECT FROM kcr.event e
                WHERE e.region_id = a.region_id AND e.number = a.newest AND e.at <> a.newest_at)
 FROM asked a

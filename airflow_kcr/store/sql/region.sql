@@ -16,7 +16,7 @@ clock_timestamp(), r.id, {region}, EXISTS (SELECT FROM kcr.skip s WHERE s.region
     ARRAY[r.open_checkpoint, r.restore_point, r.stopping, r.aligned]
     || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete')
     || (SELECT max(o.sequence) FROM kcr.checkpoint o WHERE o.region_id = r.id AND {usable}))),
-(SELECT json_agg({request}) FROM kcr.checkpoint_request t
+(SELECT json_agg({checkpoint_request}) FROM kcr.checkpoint_request t
  WHERE t.region_id = r.id AND t.state IN ('queued', 'open')),
 (SELECT json_agg({person_reset}) FROM kcr.person_reset t WHERE t.region_id = r.id AND t.request_id = ANY (
     ARRAY(SELECT o.request_id FROM kcr.person_reset o
