@@ -24,13 +24,14 @@ from airflow_kcr.protocol.region import (
     plans,
     requests,
     resets,
+    retention,
     rows,
     specs,
     timelines,
 )
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer, RequestCheckpoint
-from airflow_kcr.protocol.region.state import Forgotten, Region, put
+from airflow_kcr.protocol.region.state import Region, put
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     DesiredState,
@@ -246,15 +247,7 @@ def _begin_forced(region: Region, now: datetime, reset: rows.PersonReset) -> Reg
 def _abandon_unpublished(region: Region, now: datetime, target: CheckpointNumber | None) -> Region:
     """Give up complete checkpoints beyond a forced target whose publication may be what is stuck."""
     gone = tuple(s for s in region.complete if (target is None or s > target) and s != region.restore_sequence)
-    if not gone:
-        return region
-    retired = {s: replace(region.checkpoints[s], state=rows.CheckpointState.RETIRED, pinned_as="") for s in gone}
-    region = replace(
-        region,
-        checkpoints=put(region.checkpoints, retired),
-        ledger=(*region.ledger, Forgotten(sequences=gone)),
-    )
-    return region.record(now, events.CheckpointsRetired(sequences=gone))
+    return retention.retired(region, now, [region.checkpoints[s] for s in gone]) if gone else region
 
 
 def _begin_stopped(region: Region, now: datetime, reset: rows.PersonReset, resolved: SeekMap | None) -> Region:

@@ -7,6 +7,7 @@ falls, and where every older one does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -96,19 +97,19 @@ def retire(region: Region, now: datetime) -> Region:
     gone = _due(region, now, complete, candidates)[:piece]
     if not gone:
         return replace(region, retire_at=_next(region, candidates))
-    sequences = tuple(row.sequence for row in gone)
     # Twice as many as a piece of checkpoints leaves behind, so that what an older version has left goes as well.
     limit = 2 * max(RETIRED_AT_ONCE, len(region.claims))
-    forgotten = Forgotten(sequences=sequences, boundaries=_past_boundary(gone, kept), limit=limit)
-    region = replace(
-        region,
-        checkpoints=put(
-            region.checkpoints, {row.sequence: replace(row, state=CheckpointState.RETIRED) for row in gone}
-        ),
-        ledger=(*region.ledger, forgotten),
-        retire_at=now,
-    )
-    return region.record(now, events.CheckpointsRetired(sequences=sequences))
+    return retired(replace(region, retire_at=now), now, gone, boundaries=_past_boundary(gone, kept), limit=limit)
+
+
+def retired(
+    region: Region, now: datetime, gone: Iterable[Checkpoint], *, boundaries: datetime | None = None, limit: int = 0
+) -> Region:
+    """Retire checkpoints: their offsets are forgotten, and the boundaries as far as said (see `Forgotten`)."""
+    rows = {row.sequence: replace(row, state=CheckpointState.RETIRED, pinned_as="") for row in gone}
+    forgotten = Forgotten(sequences=tuple(rows), boundaries=boundaries, limit=limit)
+    region = replace(region, checkpoints=put(region.checkpoints, rows), ledger=(*region.ledger, forgotten))
+    return region.record(now, events.CheckpointsRetired(sequences=forgotten.sequences))
 
 
 def _past_boundary(gone: list[Checkpoint], kept: dict[CheckpointNumber, str]) -> datetime | None:
