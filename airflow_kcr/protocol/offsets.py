@@ -192,7 +192,7 @@ class SeekSource(StrEnum):
     """The resume point is no longer in the log; the region's policy chose log start or end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SeekEntry:
     """Where one partition resumes."""
 

@@ -38,13 +38,16 @@ else:
     def replace(row: D, /, **changes: object) -> D:
         """Return a copy of a dataclass with some fields changed, as `dataclasses.replace` does.
 
-        A value of many fields, as a region or a member's machine, has no slots, so that its fields are copied at once:
-        that takes a twentieth of the time of giving each of them to a constructor.
+        A value of many fields, as a region or a member's machine, and one of which there are many, as a claim, has no
+        slots, so that its fields are copied at once: of many that takes a twentieth of the time of giving each of them
+        to a constructor, of few half of it.
         """
-        if not hasattr(row, "__dict__"):
+        try:
+            held = row.__dict__
+        except AttributeError:
             return dataclasses.replace(row, **changes)
-        copy = object.__new__(type(row))
-        copy.__dict__.update(row.__dict__, **changes)
+        copy = object.__new__(row.__class__)
+        copy.__dict__.update(held, **changes)
         return copy
 
 

@@ -73,12 +73,7 @@ def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) 
         current = restore_point.offset
     # An entry that is still open is asked again, from where the partition was when it was first asked.
     asked_from = restore_point.current if restore_point.offset is None else current
-    to_restore_point = SeekEntry(
-        offset=restore_point.offset,
-        source=restore_point.source,
-        current=asked_from,
-        clamped_from=restore_point.clamped_from,
-    )
+    to_restore_point = replace(restore_point, current=asked_from, recreated=values.TopicId(""))
     rules = region.rules.groups[partition.group]
     if rules.is_done_by_checkpoints:
         return to_restore_point
@@ -487,13 +482,8 @@ def open_targets(region: Region, member: values.MemberId) -> dict[GroupPartition
     for partition, entry in region.seek.items():
         if entry.offset is None and region.claims.get(partition, rows.UNCLAIMED).owner == member:
             # Written out: a wide region has many, and `replace` makes as many calls again for each.
-            found[partition] = SeekEntry(
-                offset=None,
-                source=entry.source,
-                current=without_progress(region, partition) if entry.current is None else entry.current,
-                clamped_from=entry.clamped_from,
-                recreated=entry.recreated,
-            )
+            current = without_progress(region, partition) if entry.current is None else entry.current
+            found[partition] = replace(entry, current=current)
     return found
 
 
