@@ -56,12 +56,7 @@ class Proof:
         """Whatever was contradicted so far, in the order of the checks."""
         return tuple(violation for check in self.checks for violation in check.violations)
 
-    def take(
-        self,
-        events: Iterable[Event],
-        batches: Iterable[Batch],
-        until: EventNumber,
-    ) -> None:
+    def take(self, events: Iterable[Event], batches: Iterable[Batch], until: EventNumber) -> None:
         """Go on to the moment after event `until`, with what began and ended before the next one.
 
         Args:

@@ -65,8 +65,7 @@ def locate(
     elif high_before is not None and high_before > end_before.end:
         why = (
             f"a transaction that is open hides the records from {end_before.end} on; those of before the boundary "
-            "come in "
-            "a later checkpoint"
+            "come in a later checkpoint"
         )
     return BoundaryOffset(
         offset=Offset(max(end_before.end, restore_point)), inexact=why, leader_epoch=end_before.leader_epoch

@@ -17,16 +17,7 @@ from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog, PartitionBu
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.region import (
-    batches,
-    boundaries,
-    checkpoints,
-    coverage,
-    events,
-    lost_logs,
-    resets,
-    rows,
-)
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, events, lost_logs, resets, rows
 from airflow_kcr.protocol.region.commands import Acknowledge, ClaimPartitions, Contribute, ReadRegion, ReportPublished
 from airflow_kcr.protocol.region.state import InitialKey, Region, put
 from airflow_kcr.protocol.region.view import MemberRegion

@@ -146,9 +146,7 @@ def could_cover(region: Region, now: datetime) -> bool:
         return False
     for partition in partitions:
         owner = region.claim_of(partition).owner
-        if owner is None and partition.group not in groups_served:
-            return False
-        if owner is not None and owner not in live:
+        if not (partition.group in groups_served if owner is None else owner in live):
             return False
     return True
 

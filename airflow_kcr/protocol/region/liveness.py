@@ -153,7 +153,7 @@ def _settled(region: Region, now: datetime) -> datetime:
     What has waited for members that were away would otherwise be called stalled as they come back.
     """
     arrivals = (region.members[member].arrived_at for member in region.live_members(now))
-    return max((at for at in arrivals if at is not None), default=NEVER) + region.rules.timeouts.lease
+    return _latest(*arrivals) + region.rules.timeouts.lease
 
 
 def _person(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
@@ -333,12 +333,7 @@ def _request(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 
 def _free_since(region: Region) -> datetime:
     """Since when nothing that came earlier keeps a checkpoint from being opened: a reset, or the checkpoint before."""
-    restore_point = region.restore_checkpoint
-    moments = (
-        _running_since(region),
-        *(() if restore_point is None else (restore_point.finished_at, restore_point.published_at)),
-    )
-    return max((m for m in moments if m is not None), default=NEVER)
+    return _latest(_running_since(region), *_shown_at(region.restore_checkpoint))
 
 
 _BLOCKING: Final = (Rule.PERSON, Rule.MEMBERS, Rule.PARTITIONS, Rule.CHECKPOINT, Rule.PUBLISH)
@@ -404,17 +399,20 @@ def _limited_since(region: Region) -> datetime:
     Only what comes once for each boundary counts. A checkpoint without one is complete wherever members are, and an
     aborted one is opened again, so neither says that a member could have read more than before.
     """
-    restore_point = region.restore_checkpoint
-    request = None if region.checkpoint is None else region.requests.get(region.checkpoint.request_id)
-    moments = (
-        *(
-            ()
-            if restore_point is None or restore_point.boundary is None
-            else (restore_point.finished_at, restore_point.published_at)
-        ),
-        None if request is None or request.boundary is None else request.requested_at,
-    )
-    return max((m for m in moments if m is not None), default=NEVER)
+    restore_point, open_ = region.restore_checkpoint, region.checkpoint
+    request = None if open_ is None else region.requests.get(open_.request_id)
+    is_aligned = restore_point is not None and restore_point.boundary is not None
+    asked_at = None if request is None or request.boundary is None else request.requested_at
+    return _latest(asked_at, *(_shown_at(restore_point) if is_aligned else ()))
+
+
+def _shown_at(checkpoint: rows.Checkpoint | None) -> tuple[datetime | None, ...]:
+    """Return when a checkpoint was complete, and when it was published."""
+    return () if checkpoint is None else (checkpoint.finished_at, checkpoint.published_at)
+
+
+def _latest(*moments: datetime | None) -> datetime:
+    return max((moment for moment in moments if moment is not None), default=NEVER)
 
 
 def _ends_at_restore_point(region: Region) -> dict[GroupPartition, LogEnd]:

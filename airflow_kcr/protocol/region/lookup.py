@@ -102,8 +102,7 @@ def _undone(row: rows.Checkpoint) -> str:
         return ""
     return (
         f": its checkpoint, checkpoint {row.sequence}, was undone by a reset, which opened timeline "
-        f"{row.undone_by}; clear the "
-        "task that asked for it, and it asks for a new one"
+        f"{row.undone_by}; clear the task that asked for it, and it asks for a new one"
     )
 
 

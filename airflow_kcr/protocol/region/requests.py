@@ -53,7 +53,7 @@ def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
         known = region.request_of(request_id)
     else:
         named = region.named_by(request_id)
-        _require_free(request_id, named, purpose, boundary)
+        _require_free(command, named)
         known, _ = named
     if known is not None and is_served(region, known):
         return region
@@ -84,18 +84,16 @@ def is_served(region: Region, request: rows.CheckpointRequest) -> bool:
     return request.state in archive.WAITING or valid_answer(region, request) is not None
 
 
-def _require_free(
-    request_id: RequestId, named: archive.Named, purpose: rows.CheckpointPurpose, boundary: datetime | None
-) -> None:
+def _require_free(command: RequestCheckpoint, named: archive.Named) -> None:
+    (known, reset), request_id = named, command.request_id
     if request_id.startswith(OWN_REQUEST_IDS):
         raise CheckpointRefused(
             f"request id {request_id}: those that begin with {', '.join(OWN_REQUEST_IDS)} are the region's own; "
             "take another"
         )
-    known, reset = named
-    if purpose is not rows.CheckpointPurpose.RESET and reset is not None:
+    if command.purpose is not rows.CheckpointPurpose.RESET and reset is not None:
         raise CheckpointRefused(f"request id {request_id} names a reset; take another for the checkpoint")
-    if known is not None and (known.purpose, known.boundary) != (purpose, boundary):
+    if known is not None and (known.purpose, known.boundary) != (command.purpose, command.boundary):
         until = "of no instant" if known.boundary is None else f"up to {format_instant(known.boundary)}"
         raise CheckpointRefused(
             f"request id {request_id} names a request for another checkpoint ({known.purpose}, {until}); give this one "

@@ -28,11 +28,7 @@ from airflow_kcr.protocol.region.archive import (
     Stretch,
     or_last,
 )
-from airflow_kcr.protocol.region.rows import (
-    BoundaryKey,
-    BoundaryOffset,
-    Contribution,
-)
+from airflow_kcr.protocol.region.rows import BoundaryKey, BoundaryOffset, Contribution
 from airflow_kcr.protocol.values import GroupPartition
 from airflow_kcr.store.postgres import layouts
 from airflow_kcr.store.postgres.row_layout import JsonLayout, partition_columns
@@ -42,12 +38,7 @@ from airflow_kcr.store.postgres.statements import load
 K = TypeVar("K")
 V = TypeVar("V")
 
-SQL: Final = load(
-    "archive",
-    ends=ENDS,
-    following=ATTEMPTS,
-    **layouts.ROWS,
-)
+SQL: Final = load("archive", ends=ENDS, following=ATTEMPTS, **layouts.ROWS)
 
 _LAYOUTS: Final[Mapping[object, JsonLayout[Any, Any]]] = {
     layout.row: layout for layout in (layouts.REQUESTS, layouts.PERSON_RESETS, layouts.CHECKPOINTS, layouts.RESETS)

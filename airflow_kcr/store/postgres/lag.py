@@ -11,15 +11,7 @@ from typing import Final
 
 from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol import documents
-from airflow_kcr.protocol.region.lag import (
-    RECENT,
-    WINDOW,
-    LagPoint,
-    LagSample,
-    SampleKey,
-    stands_still,
-    surplus,
-)
+from airflow_kcr.protocol.region.lag import RECENT, WINDOW, LagPoint, LagSample, SampleKey, stands_still, surplus
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, TopicName
 from airflow_kcr.store.postgres.session import Session
 from airflow_kcr.store.postgres.statements import load

@@ -13,13 +13,7 @@ from typing import Any, Final
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.commands import FinishBatch, StartBatch
-from airflow_kcr.protocol.region.rows import (
-    RESET_STATES,
-    BoundaryKey,
-    BoundaryOffset,
-    Claim,
-    Contribution,
-)
+from airflow_kcr.protocol.region.rows import RESET_STATES, BoundaryKey, BoundaryOffset, Claim, Contribution
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName, replace
 from airflow_kcr.store.postgres import layouts, row_layout
