@@ -149,13 +149,8 @@ def read_back(member: state.MemberMachine, now: float) -> state.Driven:
     member = replace(member, commit=replace(member.commit, answer=None, done=committed.sequence))
     if not committed.offsets or member.incarnation is None or member.state not in state.ACTIVE:
         return member, ()
-    read_back = commands.ReportReadBack(
-        sequence=committed.sequence,
-        member=member.member,
-        incarnation=member.incarnation,
-        offsets=committed.offsets,
-    )
-    return member, (read_back,)
+    given = {"member": member.member, "incarnation": member.incarnation}
+    return member, (drawn(commands.ReportReadBack, committed, **given),)
 
 
 def publish(member: state.MemberMachine, now: float) -> state.Driven:
