@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType, TypeVar, cast
 
 from airflow_kcr.errors import ConfigurationError, InvalidIdentifier, NumberOutOfRange
@@ -56,8 +57,13 @@ def drawn(kind: type[D], value: object, /, **given: object) -> D:
 
     So an event says what its row or its command does, field for field. One that neither has takes its default.
     """
-    names = {part.name for part in dataclasses.fields(cast("Any", kind))} - given.keys()
+    names = _field_names(cast("Any", kind)) - given.keys()
     return kind(**{name: getattr(value, name) for name in names if hasattr(value, name)}, **given)
+
+
+@cache
+def _field_names(kind: type) -> frozenset[str]:
+    return frozenset(part.name for part in dataclasses.fields(kind))
 
 
 RegionName = NewType("RegionName", str)

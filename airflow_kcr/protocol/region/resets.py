@@ -73,7 +73,12 @@ def _entry(region: Region, partition: GroupPartition, restore_point: SeekEntry) 
         current = restore_point.offset
     # An entry that is still open is asked again, from where the partition was when it was first asked.
     asked_from = restore_point.current if restore_point.offset is None else current
-    to_restore_point = replace(restore_point, current=asked_from, recreated=values.TopicId(""))
+    to_restore_point = SeekEntry(
+        offset=restore_point.offset,
+        source=restore_point.source,
+        current=asked_from,
+        clamped_from=restore_point.clamped_from,
+    )
     rules = region.rules.groups[partition.group]
     if rules.is_done_by_checkpoints:
         return to_restore_point
