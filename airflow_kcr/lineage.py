@@ -29,7 +29,8 @@ from openlineage.client.facet_v2 import (
 from airflow_kcr import __version__
 from airflow_kcr.api import Region as OpenedRegion
 from airflow_kcr.api import ResetView
-from airflow_kcr.api.regions import Handle, client_settings
+from airflow_kcr.api.clusters import client_settings
+from airflow_kcr.api.regions import Handle
 from airflow_kcr.errors import CheckpointNotUsable, KcrError, StoreError, UnknownRegion
 from airflow_kcr.floods import unflooded
 from airflow_kcr.protocol import documents

@@ -9,12 +9,13 @@ from __future__ import annotations
 from airflow_kcr.api.adoption import AdoptedPartition, Adoption, ConsumerOffsets
 from airflow_kcr.api.checkpoint_stats import CheckpointStats
 from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
+from airflow_kcr.api.clusters import Cluster, Clusters
 from airflow_kcr.api.lag import GroupLag, LagAt, RegionLag
 from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.recomputations import Compare, Into, OutputComparison, RecomputationView, Replace
 from airflow_kcr.api.region import Region
-from airflow_kcr.api.regions import Cluster, Clusters, opened, regions, store_url
+from airflow_kcr.api.regions import opened, regions, store_url
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.specs import Applied, Change
 from airflow_kcr.api.verdict import Verdict

@@ -13,7 +13,7 @@ from typing import Final
 
 from airflow_kcr.api.regions import Handle, require_groups
 from airflow_kcr.api.resets import RegionResets
-from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View
+from airflow_kcr.api.views import AnswerColumns, View, of
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, InvalidTarget
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.plans import Plan
@@ -22,7 +22,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.target_resolution import PlanLine
 from airflow_kcr.protocol.targets import FromFile
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName, TopicPartition, few
+from airflow_kcr.protocol.values import GroupId, Offset, TopicName, TopicPartition, few
 from airflow_kcr.spec import stored_spec
 
 BEGINNING: Final = Offset(0)
@@ -61,7 +61,10 @@ class AdoptedPartition(View):
     """Where a region goes on in one partition, compared with its log."""
 
     shown = AnswerColumns["AdoptedPartition"](
-        *OF_PARTITION, "offset", "log_start", "log_end", "to_read", "may_repeat", "left_out", "note"
+        *of("line.partition", "group", "topic", "partition"),
+        ("offset", lambda one: one.line.target),
+        *of("line", "log_start", "log_end"),
+        *("to_read", "may_repeat", "left_out", "note"),
     )
 
     line: PlanLine
@@ -70,46 +73,26 @@ class AdoptedPartition(View):
     """Whether the other consumer has finished anything of it."""
 
     @property
-    def partition(self) -> GroupPartition:
-        """The partition."""
-        return self.line.partition
-
-    @property
-    def offset(self) -> Offset | None:
-        """The first offset that the region reads."""
-        return self.line.target
-
-    @property
-    def log_start(self) -> Offset | None:
-        """The first offset that the log still has."""
-        return self.line.log_start
-
-    @property
-    def log_end(self) -> Offset | None:
-        """The last stable offset."""
-        return self.line.log_end
-
-    @property
     def to_read(self) -> int:
-        """How many offsets lie between the two, so at most as many records."""
-        return (self.log_end or 0) - (self.offset or 0)
+        """How many offsets lie between where the region goes on and the end of the log, so at most as many records."""
+        return (self.line.log_end or 0) - (self.line.target or 0)
 
     @property
     def may_repeat(self) -> int:
         """How many offsets the other consumer has started and not finished: its sink may have their records."""
-        return max((self.started or 0) - (self.offset or 0), 0)
+        return max((self.started or 0) - (self.line.target or 0), 0)
 
     @property
     def left_out(self) -> int:
         """How many offsets neither has read: retention has deleted them."""
-        return 0 if self.line.asked is None else (self.offset or 0) - self.line.asked
+        return 0 if self.line.asked is None else (self.line.target or 0) - self.line.asked
 
     @property
     def note(self) -> str:
         """Why it is so."""
         found = [] if self.is_known else ["nothing of it was finished, so it is read from its beginning"]
         if self.left_out:
-            found.append(f"retention has deleted offsets {self.line.asked} to {self.offset}")
+            found.append(f"retention has deleted offsets {self.line.asked} to {self.line.target}")
         if self.may_repeat:
             found.append(f"started up to {self.started} and not finished")
         return "; ".join(found)
@@ -228,7 +211,7 @@ def _require_logs(
 
 def _require_in_logs(standing: ConsumerOffsets, partitions: Collection[AdoptedPartition]) -> None:
     beyond = [
-        f"{one.partition} at {one.line.asked}, where the log ends at {one.log_end}"
+        f"{one.line.partition} at {one.line.asked}, where the log ends at {one.line.log_end}"
         for one in partitions
         if one.left_out < 0
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from airflow_kcr.api.group_readers import GroupReaders
+from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.validation import chosen_groups, participants
 from airflow_kcr.api.views import AnswerColumns, View, of
 from airflow_kcr.protocol.observations import GroupSeen, MemberSeen
@@ -49,7 +49,7 @@ class DescribedGroup(View):
 def described(
     store: RegionStore,
     name: RegionName,
-    readers: GroupReaders,
+    readers: Clusters,
     groups: Collection[GroupId] | None = None,
 ) -> tuple[DescribedGroup, ...]:
     """Return a region's groups as Kafka describes them, changing nothing.
@@ -70,7 +70,7 @@ def described(
     return tuple(_described(region, spec, group, readers) for group in chosen_groups(region, groups))
 
 
-def _described(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: GroupReaders) -> DescribedGroup:
+def _described(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: Clusters) -> DescribedGroup:
     with readers(spec, group) as cluster:
         seen, client = cluster.describe(group), cluster.client
     known, rules = participants(region, group, client), region.rules.groups[group]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Final
 
-from airflow_kcr.api.group_readers import GroupReaders
+from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.lag import take
 from airflow_kcr.api.validation import Validation, report, validate
 from airflow_kcr.errors import KcrError
@@ -56,7 +56,7 @@ class GroupWatch:
         store: RegionStore,
         region: RegionName,
         groups: Collection[GroupId],
-        readers: GroupReaders,
+        readers: Clusters,
         newest_checkpoint: Callable[[], CheckpointNumber],
     ) -> None:
         self._store, self._region, self._groups = store, region, frozenset(groups)

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.api import partitions
+from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.partitions import Lag
-from airflow_kcr.api.regions import Clusters
 from airflow_kcr.api.views import AnswerColumns, View
 from airflow_kcr.protocol.region import lag, liveness
 from airflow_kcr.protocol.region.lag import LagFinding, LagPoint, LagSample

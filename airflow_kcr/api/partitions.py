@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from airflow_kcr.api.regions import Cluster, Clusters
+from airflow_kcr.api.clusters import Cluster, Clusters, ask_each
 from airflow_kcr.api.validation import noted
 from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError, KcrError
@@ -181,18 +181,19 @@ def lag(
         read: reads the region once more.
         groups: whose partitions; None: all.
     """
-    spec = stored_spec(region.spec.text)
-    asked: list[tuple[GroupPartition, CommittedOffset | None, LogBounds | None]] = []
-    for group, rules in sorted(region.rules.groups.items()):
-        if groups is not None and group not in groups:
-            continue
+
+    def ask(
+        cluster: Cluster, rules: GroupRules
+    ) -> list[tuple[GroupPartition, CommittedOffset | None, LogBounds | None]]:
+        group = rules.group_id
         known = {p for p in region.claims if p.group == group and region.rules.subscribes(group, p.topic)}
-        with clusters(spec, group) as cluster:
-            partitions = sorted(known | rules.partitions(cluster.logs.topics(rules.topics)))
-            held, bounds = cluster.committed(group, partitions), cluster.logs.bounds(partitions)
-        asked += [(p, held.get(p), bounds.get(p)) for p in partitions]
+        partitions = sorted(known | rules.partitions(cluster.logs.topics(rules.topics)))
+        held, bounds = cluster.committed(group, partitions), cluster.logs.bounds(partitions)
+        return [(p, held.get(p), bounds.get(p)) for p in partitions]
+
+    asked = ask_each(region, clusters, ask, groups)
     now = read()
-    return tuple(_lag(region, now, *row) for row in asked)
+    return tuple(_lag(region, now, *row) for rows in asked.values() for row in rows)
 
 
 def _lag(
@@ -245,16 +246,17 @@ def compare(region: StoredRegion, sequence: CheckpointNumber, clusters: Clusters
     spec, offsets = stored_spec(region.spec.text), region.offsets_of(sequence) or EMPTY
     topics = timelines.topics_of(region, sequence)
     found: list[Comparison] = []
-    for group, own in sorted(_by_group(offsets).items()):
+    for group, own in sorted(grouped(offsets).items()):
         with clusters(spec, group) as cluster:
             held, bounds = cluster.committed(group, own), cluster.logs.bounds(own)
         found += [_comparison(p, offsets[p], held.get(p), bounds.get(p), topics.get(p, TopicId(""))) for p in own]
     return tuple(found)
 
 
-def _by_group(offsets: OffsetMap) -> Mapping[GroupId, list[GroupPartition]]:
+def grouped(partitions: Iterable[GroupPartition]) -> Mapping[GroupId, list[GroupPartition]]:
+    """Return partitions by their group, in their order."""
     found: dict[GroupId, list[GroupPartition]] = {}
-    for partition in offsets:
+    for partition in partitions:
         found.setdefault(partition.group, []).append(partition)
     return found
 
@@ -353,7 +355,7 @@ def commit(
         sequence: the checkpoint, or reset, that they are of.
         clusters: how Kafka is reached.
     """
-    spec, by_group, failed = stored_spec(region.spec.text), _by_group(offsets), dict[GroupId, KcrError]()
+    spec, by_group, failed = stored_spec(region.spec.text), grouped(offsets), dict[GroupId, KcrError]()
     note = CommitNote(
         region=region.name, region_id=region.region_id, timeline=timeline, sequence=sequence, epoch=region.epoch
     ).text()

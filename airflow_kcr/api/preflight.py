@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow_kcr.api.group_readers import GroupReaders
+from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.validation import Validation, report, validate
 from airflow_kcr.errors import ConfigurationError, CredentialsRefused, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.protocol.evidence import CheckVerdict
@@ -22,7 +22,7 @@ def preflight(
     store: RegionStore,
     name: RegionName,
     members: Collection[MemberId],
-    readers: GroupReaders,
+    readers: Clusters,
 ) -> Validation:
     """Check what members are about to join, and tell the store who else is in their groups.
 

@@ -10,10 +10,10 @@ from typing import Final, Self
 from airflow_kcr import goals, verbs
 from airflow_kcr.api import adoption, ledger, recomputations, runs, specs, waiting
 from airflow_kcr.api.checkpoints import CheckpointRequestView, RegionCheckpoints, shown_region
-from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.clusters import Clusters, ask_each, real_reader
 from airflow_kcr.api.lag import ALL, LagAt, RegionLag, measure
 from airflow_kcr.api.partitions import Lag, preview
-from airflow_kcr.api.regions import Clusters, Handle, connect, look, require_groups, store_url
+from airflow_kcr.api.regions import Handle, connect, look, require_groups, store_url
 from airflow_kcr.api.resets import RegionResets
 from airflow_kcr.api.specs import Applied
 from airflow_kcr.api.verdict import Verdict
@@ -23,7 +23,6 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol import values
 from airflow_kcr.protocol.region import commands, rows
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.validation import check_topics
 from airflow_kcr.spec import RegionSpec, stored_spec
@@ -34,7 +33,7 @@ FOLLOW: Final = timedelta(seconds=1)
 """How long a follower waits for a notification before it polls."""
 
 
-class Region:
+class Region(Handle):
     """One region, by name, in the store at a URL. It need not exist yet: `apply` creates it.
 
     Every method may raise the errors of the store (`StoreError`), and `UnknownRegion` if there is none of that name.
@@ -63,17 +62,12 @@ class Region:
         clusters: Clusters | None = None,
         requester: rows.Requester | None = None,
     ) -> None:
-        self.name = values.region_name(name)
-        self._owned: RegionStore | None = None
-        if isinstance(store, RegionStore):
-            self._store = store
-        else:
-            self._store = self._owned = connect(store_url(store))
-        self._clusters = clusters or real_reader
-        self._requester = requester or rows.Requester()
-        self._handle = Handle(self._store, self.name, self._clusters, self._requester)
-        self.checkpoints = RegionCheckpoints(self._store, self.name, self._clusters, self._requester)
-        self.resets = RegionResets(self._store, self.name, self._clusters, self._requester)
+        known = values.region_name(name)
+        found = store if isinstance(store, RegionStore) else connect(store_url(store))
+        self._owned = None if found is store else found
+        parts = (found, known, clusters or real_reader, requester or rows.Requester())
+        super().__init__(*parts)
+        self.checkpoints, self.resets = RegionCheckpoints(*parts), RegionResets(*parts)
 
     def close(self) -> None:
         """Close the connections that this handle has opened."""
@@ -94,7 +88,7 @@ class Region:
         Raises:
             RegionExists: a difference is one that needs another region.
         """
-        return specs.compared(self._store, self._own(spec), self._clusters)
+        return specs.compared(self.store, self._own(spec), self.clusters)
 
     def apply(self, spec: RegionSpec) -> Applied:
         """Create the region, stopped, or change its spec; the same spec again changes nothing.
@@ -104,15 +98,15 @@ class Region:
             GroupInOtherRegion: one of its groups belongs to another region: of one cluster, by whatever address, or
                 by a name that both have while a cluster does not answer which one it is.
         """
-        return specs.apply(self._store, self._own(spec), self._clusters)
+        return specs.apply(self.store, self._own(spec), self.clusters)
 
     def show(self) -> RegionView:
         """Return the region and its members as they are now."""
-        return shown_region(*look(self._store, self.name))
+        return shown_region(*look(self.store, self.name))
 
     def spec(self) -> RegionSpec:
         """Return the spec in force."""
-        return stored_spec(self._read().spec.text)
+        return stored_spec(self.read().spec.text)
 
     # -- verbs ---------------------------------------------------------------------------------------------------
 
@@ -123,17 +117,12 @@ class Region:
             UnknownTopics: a listed topic does not exist.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
-        region = self._read()
-        spec = stored_spec(region.spec.text)
-        there = {}
-        for group in region.rules.groups:
-            with self._clusters(spec, group) as cluster:
-                there[group] = cluster.logs.topics()
-        return check_topics(region.rules, there)
+        region = self.read()
+        return check_topics(region.rules, ask_each(region, self.clusters, lambda cluster, _: cluster.logs.topics()))
 
     def ask(self, verb: verbs.Verb) -> None:
         """Ask a verb of the region; its `goal` is what to wait for then."""
-        self._store.handle(self.name, verb.command(self._requester))
+        self.store.handle(self.name, verb.command(self.requester))
 
     def start(self) -> RegionView:
         """Start a stopped or halted region, or resume a paused one; members then bring it to run."""
@@ -192,14 +181,14 @@ class Region:
         Raises:
             RegionInState, CheckpointRefused: as for `drain`.
         """
-        return self._store.handle(
+        return self.store.handle(
             self.name,
             commands.RequestCheckpoint(
                 request_id=values.RequestId(request_id or f"drain:{uuid.uuid4()}"),
                 boundary=None if until is None else values.instant_of("until", until),
                 purpose=purpose,
                 allow_inexact=allow_inexact,
-                requester=self._requester,
+                requester=self.requester,
             ),
         )
 
@@ -221,7 +210,7 @@ class Region:
         """
         boundary = None if until is None else values.instant_of("until", until)
         name = values.RequestId(request_id or f"run:{uuid.uuid4()}")
-        return runs.RegionRun(self._handle, boundary, name, allow_inexact=allow_inexact, show=show)
+        return runs.RegionRun(self, boundary, name, allow_inexact=allow_inexact, show=show)
 
     def run(
         self, until: datetime | None = None, *, request_id: str | None = None, allow_inexact: bool = False
@@ -267,7 +256,7 @@ class Region:
             output: what becomes of what is made: it replaces the checkpoint's, goes into other sinks, or is compared.
         """
         name = values.RequestId(request_id or f"recompute:{uuid.uuid4()}")
-        return recomputations.RegionRecomputation(self._handle, values.CheckpointNumber(sequence), groups, name, output)
+        return recomputations.RegionRecomputation(self, values.CheckpointNumber(sequence), groups, name, output)
 
     def checkpoint_request(self, request_id: str) -> CheckpointRequestView:
         """Return where the request of a request id stands.
@@ -275,14 +264,14 @@ class Region:
         Raises:
             ConfigurationError: there is no request with that id.
         """
-        return CheckpointRequestView.of(self._read(), values.RequestId(request_id))
+        return CheckpointRequestView.of(self.read(), values.RequestId(request_id))
 
     def answered(self, request_id: str) -> tuple[rows.Checkpoint | None, rows.Checkpoint | None]:
         """Return the checkpoint that answers a request, and the newest current one before it, both of one moment.
 
         A retired one counts as well; None: there is none.
         """
-        region = self._read()
+        region = self.read()
         request = region.request_of(values.RequestId(request_id))
         row = None if request is None or request.sequence is None else region.checkpoint_of(request.sequence)
         return row, None if row is None else region.archive.newest_current(row.sequence)
@@ -303,7 +292,7 @@ class Region:
         Raises:
             RegionInState: it is not stopped, or a member still holds a lease.
         """
-        self._store.handle(self.name, commands.DeleteRegion())
+        self.store.handle(self.name, commands.DeleteRegion())
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -326,8 +315,8 @@ class Region:
         """
         if not isinstance(goal, goals.Goal):
             goal = waiting.CallersGoal(goal)
-        region, now = waiting.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress)
-        return RegionView.of(region, now, samples=self._store.recent_lag(self.name, now))
+        region, now = waiting.wait_for(self.store, self.name, goal, timeout=timeout, on_progress=on_progress)
+        return RegionView.of(region, now, samples=self.store.recent_lag(self.name, now))
 
     def poll(self, goal: goals.Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:
         """Return how far the region is from a goal, and the store's clock; None: it is reached. What is due is done.
@@ -340,7 +329,7 @@ class Region:
             TimedOut: it was not in time, for any waiter; requesting it again may help.
             RefusedError: it can't be reached any more.
         """
-        return waiting.poll(self._store, self.name, goal, patience)
+        return waiting.poll(self.store, self.name, goal, patience)
 
     def wait_for_checkpoint(
         self, request_id: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
@@ -371,11 +360,11 @@ class Region:
         Raises:
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
-        return measure(self._store, self.name, self._clusters)
+        return measure(self.store, self.name, self.clusters)
 
     def lag_history(self) -> tuple[LagAt, ...]:
         """Return how far each group was behind, oldest first, as far as that is kept; Kafka is not asked."""
-        return tuple(LagAt.history(self._store.lag_since(self.name, self._store.read(self.name)[1] - ALL)))
+        return tuple(LagAt.history(self.store.lag_since(self.name, self.store.read(self.name)[1] - ALL)))
 
     def assignment(
         self, *, members: int | None = None, assignor: Assignor | None = None
@@ -390,16 +379,14 @@ class Region:
             ConfigurationError: `members` is not positive.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
-        region = self._read()
-        spec = stored_spec(region.spec.text)
+        region = self.read()
         owned: dict[values.MemberId, list[values.TopicPartition]] = {}
         for place, claim in sorted(region.claims.items()):
             if claim.owner is not None:
                 owned.setdefault(claim.owner, []).append(place.topic_partition)
         found: dict[values.MemberId, tuple[values.TopicPartition, ...]] = {}
-        for group, rules in sorted(region.rules.groups.items()):
-            with self._clusters(spec, group) as cluster:
-                found |= preview(rules, cluster.logs.topics(), owned, members=members, assignor=assignor)
+        for group, topics in ask_each(region, self.clusters, lambda cluster, _: cluster.logs.topics()).items():
+            found |= preview(region.rules.groups[group], topics, owned, members=members, assignor=assignor)
         return found
 
     def group_offsets(self, group: str) -> adoption.ConsumerOffsets:
@@ -411,7 +398,7 @@ class Region:
             ConfigurationError: the region's groups are on several clusters, and it is none of them.
             BrokerUnavailable, CredentialsRefused: the cluster does not answer, or refuses.
         """
-        return adoption.group_offsets(self._handle, group)
+        return adoption.group_offsets(self, group)
 
     def adopt(self, standing: adoption.ConsumerOffsets, *, into: Sequence[str] = ()) -> adoption.Adoption:
         """Return the plan by which the region goes on where another consumer stands; changes nothing.
@@ -428,21 +415,21 @@ class Region:
             CheckpointNotUsable: the consumer stands beyond the end of a log, which is another log then.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
-        return adoption.adopt(self._handle, self.resets, standing, into)
+        return adoption.adopt(self, self.resets, standing, into)
 
     # -- history -------------------------------------------------------------------------------------------------
 
     def events(self, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
         """Return up to `limit` events after that number, in commit order."""
-        return self._store.events(self.name, values.EventNumber(after), limit)
+        return self.store.events(self.name, values.EventNumber(after), limit)
 
     def region_id(self) -> values.RegionId:
         """Return which region of its name it is: made when it was declared, never again."""
-        return self._read().region_id
+        return self.read().region_id
 
     def counter(self) -> int:
         """Return the number of the newest event."""
-        return self._read().counter
+        return self.read().counter
 
     def newest_events(self, count: int) -> tuple[Event, ...]:
         """Return the last `count` events, in commit order."""
@@ -457,20 +444,20 @@ class Region:
             longest: how many characters a detail has at most; of a longer one, its beginning and an ellipsis are left.
         """
         number = None if before is None else values.EventNumber(before)
-        return self._store.brief_events(self.name, number, last, longest)
+        return self.store.brief_events(self.name, number, last, longest)
 
     def follow(self, after: int = 0) -> Iterator[Event]:
         """Yield every event after that number, and continue yielding as more happen; the caller ends it."""
         seen = values.EventNumber(after)
         while True:
-            for event in self._store.events(self.name, seen):
+            for event in self.store.events(self.name, seen):
                 yield event
                 seen = event.number
-            self._store.wait(self.name, seen, FOLLOW)
+            self.store.wait(self.name, seen, FOLLOW)
 
     def verify(self) -> Verdict:
         """Judge what is kept of the region's history by the invariants, up to this moment."""
-        return Verdict.of(self.name, self._store.chronicle(self.name))
+        return Verdict.of(self.name, self.store.chronicle(self.name))
 
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
         """Return what became of a record, in each group that reads its topic; what it costs does not grow with time.
@@ -482,7 +469,7 @@ class Region:
         Raises:
             ConfigurationError: `place` is not of that form, or the region has no such partition or group.
         """
-        return ledger.record(self._store, self.name, place, group)
+        return ledger.record(self.store, self.name, place, group)
 
     def repeated(self, *, group: str | None = None) -> tuple[ledger.Repetition, ...]:
         """Return which offsets were started more than once, and for which reset; all kept history is read.
@@ -493,15 +480,12 @@ class Region:
         Raises:
             ConfigurationError: the region has no such group.
         """
-        region = self._read()
+        region = self.read()
         if group is not None:
             require_groups(region, [group])
-        return ledger.repeated(self._store.history(self.name), group)
+        return ledger.repeated(self.store.history(self.name), group)
 
     # ------------------------------------------------------------------------------------------------------------
-
-    def _read(self) -> StoredRegion:
-        return self._store.read(self.name)[0]
 
     def _own(self, spec: RegionSpec) -> RegionSpec:
         if spec.region != self.name:

@@ -1,91 +1,28 @@
-"""Regions of a store: the way into it, what people name in a region, and what its clusters answer.
-
-Only `alter` changes anything in Kafka. The client is loaded only on first use, so that commands which read only the
-store don't need it.
-"""
+"""Regions of a store: the way into it, and what people name in a region."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.views import RegionSummary
 from airflow_kcr.errors import ConfigurationError, KcrError
-from airflow_kcr.ports import CommittedOffset, Logs
-from airflow_kcr.protocol.observations import TimeAnswer
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.lag import LagSample
 from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RegionName, TopicName, TopicPartition
-from airflow_kcr.settings import connection_settings, resolve_environment
-from airflow_kcr.spec import RegionSpec, stored_spec
+from airflow_kcr.protocol.values import GroupId, Offset, RegionName, TopicName, TopicPartition
+from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore
-
-# Clusters
-
-
-class Cluster(Protocol):
-    """One Kafka cluster, as far as a reader needs it. Calls block, each under a deadline."""
-
-    @property
-    def logs(self) -> Logs:
-        """The logs of its topics."""
-        ...
-
-    def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition] | None
-    ) -> Mapping[GroupPartition, CommittedOffset]:
-        """Return what Kafka holds for a group; a partition without a committed offset is absent.
-
-        Args:
-            group: any group of the cluster.
-            partitions: which ones; None: all that have one.
-
-        Raises:
-            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
-        """
-        ...
-
-    def first_records(self, places: Mapping[GroupPartition, Offset]) -> Mapping[GroupPartition, TimeAnswer]:
-        """Return the first record at or beyond each place; with no offset, where there is none up to the end.
-
-        A log of which that is not known is absent: not answered in time, or not to be read by this client.
-        """
-        ...
-
-    def require_empty(self, group: GroupId) -> None:
-        """Refuse a group that has members.
-
-        Raises:
-            GroupNotEmpty: names them.
-            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
-        """
-        ...
-
-    def alter(self, group: GroupId, offsets: OffsetMap, metadata: str) -> None:
-        """Write the committed offsets of a group that has no members, and read them back.
-
-        Raises:
-            GroupNotEmpty: it has members; nothing was written.
-            KcrError: partitions were refused, or Kafka holds something else; the message names them.
-            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
-        """
-        ...
-
-
-Clusters: TypeAlias = Callable[[RegionSpec, GroupId], AbstractContextManager[Cluster]]
-"""Opens the cluster of one of a region's groups, for as long as the context lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,62 +38,6 @@ class Handle:
         """Return the region as stored."""
         return self.store.read(self.name)[0]
 
-
-def client_settings(spec: RegionSpec, group: GroupId, environ: Mapping[str, str] = os.environ) -> Mapping[str, str]:
-    """Return the client settings of a group's cluster, for the client only: secrets in them are filled in.
-
-    Args:
-        spec: the region's.
-        group: one of its groups.
-        environ: where references of the spec are looked up, and the settings of an Airflow connection: Airflow's hook
-            reads the connection, and hands its settings to the processes that it starts in `kafka_variable`.
-
-    Raises:
-        ConfigurationError: a variable is not set, or its settings can't be used.
-    """
-    settings, connection = spec.cluster_of(group)
-    if settings is not None:
-        return resolve_environment(settings, environ)
-    variable = kafka_variable(connection or "")
-    text = environ.get(variable)
-    if text is None:
-        raise ConfigurationError(
-            f"group {group} is reached by the Airflow connection {connection}, which can only be read inside Airflow; "
-            f"elsewhere set {variable} to its client settings, one JSON object, or write them into the spec (kafka: …)"
-        )
-    return connection_settings(_json_object(text, variable), where=variable)
-
-
-def _json_object(text: str, variable: str) -> Mapping[str, object]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None  # from nothing: the error would quote what may be a secret
-    if not isinstance(found, dict):
-        raise ConfigurationError(f'{variable} is no JSON object; write it as {{"bootstrap.servers": "HOST:PORT"}}')
-    return found
-
-
-# The environment variables by which a process outside of Airflow is handed what an Airflow connection says.
-
-_NOT_IN_VARIABLES: Final = re.compile(r"[^A-Z0-9]")
-
-
-def kafka_variable(connection: str) -> str:
-    """Return the variable for the client settings of a connection of type `kafka`, as one JSON object."""
-    return f"KCR_KAFKA_{_in_variables(connection)}"
-
-
-def postgres_variable(connection: str) -> str:
-    """Return the variable for the URL of a connection of type `postgres`."""
-    return f"KCR_POSTGRES_{_in_variables(connection)}"
-
-
-def _in_variables(connection: str) -> str:
-    return _NOT_IN_VARIABLES.sub("_", connection.upper())
-
-
-# Regions
 
 STORE_VARIABLE: Final = "KCR_STORE_URL"
 

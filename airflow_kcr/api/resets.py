@@ -14,8 +14,9 @@ from typing import Final
 
 from airflow_kcr.api import reset_plans, reset_views, waiting
 from airflow_kcr.api.checkpoints import reach_of
-from airflow_kcr.api.partitions import begins, commit
-from airflow_kcr.api.regions import Clusters, Handle
+from airflow_kcr.api.clusters import Cluster, Clusters, ask_each
+from airflow_kcr.api.partitions import begins, commit, grouped
+from airflow_kcr.api.regions import Handle
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, GroupNotEmpty, InvalidTarget
 from airflow_kcr.goals import ResetFinished
@@ -25,7 +26,6 @@ from airflow_kcr.protocol.region.archive import ATTEMPTS
 from airflow_kcr.protocol.region.commands import ApplyReset, RecordResetAnswer
 from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import (
-    InitialOffset,
     PersonReset,
     PersonResetState,
     RegionState,
@@ -35,6 +35,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetRequest,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Target
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, RequestId, few
@@ -264,11 +265,8 @@ def _met(
     """
     if not first_starts.is_open(region):
         return region, {}
-    spec = stored_spec(region.spec.text)
-    found: dict[GroupPartition, InitialOffset] = {}
-    for group, rules in sorted(region.rules.groups.items()):
-        with clusters(spec, group) as cluster:
-            found |= begins(cluster, rules, now)
+    answers = ask_each(region, clusters, lambda cluster, rules: begins(cluster, rules, now))
+    found = {p: initial for answer in answers.values() for p, initial in answer.items()}
     return first_starts.met(region, now, found), {p: initial.bounds for p, initial in found.items()}
 
 
@@ -364,14 +362,11 @@ def read_logs(region: StoredRegion, now: datetime, request: ResetRequest, cluste
     return LogView(bounds=bounds, answers=times, read_at=now)
 
 
-def _wanted(region: StoredRegion, request: ResetRequest) -> dict[GroupId, list[GroupPartition]]:
+def _wanted(region: StoredRegion, request: ResetRequest) -> Mapping[GroupId, list[GroupPartition]]:
     partitions = set(request.skip)
     if request.target.needs_logs:
         partitions |= {p for p in request.scope.select(region.universe()) if request.target.names(p)}
-    found: dict[GroupId, list[GroupPartition]] = {}
-    for partition in sorted(partitions):
-        found.setdefault(partition.group, []).append(partition)
-    return found
+    return grouped(sorted(partitions))
 
 
 def _require(partitions: list[GroupPartition], answers: Mapping[GroupPartition, object]) -> None:
@@ -408,16 +403,17 @@ def require_empty(region: StoredRegion, clusters: Clusters) -> None:
         GroupNotEmpty: names the members of every such group.
         BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
     """
-    spec = stored_spec(region.spec.text)
-    found: list[str] = []
-    for group in sorted(region.rules.groups):
-        with clusters(spec, group) as cluster:
-            try:
-                cluster.require_empty(group)
-            except GroupNotEmpty as error:
-                found.append(error.message)
+
+    def trouble(cluster: Cluster, rules: GroupRules) -> str:
+        try:
+            cluster.require_empty(rules.group_id)
+        except GroupNotEmpty as error:
+            return error.message
+        return ""
+
+    found = "; ".join(filter(None, ask_each(region, clusters, trouble).values()))
     if found:
-        raise GroupNotEmpty(f"{'; '.join(found)}. Nothing was changed")
+        raise GroupNotEmpty(f"{found}. Nothing was changed")
 
 
 def tell_kafka(region: StoredRegion, clusters: Clusters) -> None:

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from airflow_kcr.api import partitions
-from airflow_kcr.api.regions import Cluster, Handle
+from airflow_kcr.api.clusters import Cluster
+from airflow_kcr.api.regions import Handle
 from airflow_kcr.api.validation import noted
 from airflow_kcr.errors import ConfigurationError, GroupNotEmpty, SinkError
 from airflow_kcr.protocol.observations import LogBounds

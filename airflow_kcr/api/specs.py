@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from airflow_kcr.api.regions import Clusters
+from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.views import AnswerColumns, View
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, RegionExists, UnknownRegion
 from airflow_kcr.protocol.region import lost_logs as placed

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
-from airflow_kcr.api.group_readers import GroupReaders
-from airflow_kcr.api.regions import Cluster, require_groups
+from airflow_kcr.api.clusters import Cluster, Clusters
+from airflow_kcr.api.regions import require_groups
 from airflow_kcr.api.views import AnswerColumns
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused
 from airflow_kcr.ports import CommittedOffset
@@ -66,7 +66,7 @@ class Readable(Protocol):
 def validate(
     store: Readable,
     name: RegionName,
-    readers: GroupReaders,
+    readers: Clusters,
     groups: Collection[GroupId] | None = None,
 ) -> Validation:
     """Check a region's groups, changing nothing.
@@ -106,7 +106,7 @@ def gather(
     now: datetime,
     spec: RegionSpec,
     group: GroupId,
-    readers: GroupReaders,
+    readers: Clusters,
     missed_before: datetime | None = None,
 ) -> Evidence:
     """Return what Kafka says about one group; a call that is refused or unanswered is noted, the others continue.

@@ -47,7 +47,7 @@ def validate(region: options.Name, store: options.Url, group: Groups = None, out
 
     Example: kcr group validate flights --group flights-etl -o json
     """
-    from airflow_kcr.api.group_readers import real_reader
+    from airflow_kcr.api.clusters import real_reader
     from airflow_kcr.api.validation import CHECK
     from airflow_kcr.api.validation import validate as checked
     from airflow_kcr.protocol.values import GroupId, region_name
@@ -77,8 +77,8 @@ def describe(region: options.Name, store: options.Url, group: Groups = None, out
 
     Example: kcr group describe flights --group flights-etl -o json
     """
+    from airflow_kcr.api.clusters import real_reader
     from airflow_kcr.api.described import described
-    from airflow_kcr.api.group_readers import real_reader
     from airflow_kcr.protocol.values import GroupId, region_name
 
     with store_of(store) as opened:

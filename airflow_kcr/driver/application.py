@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr import __version__
-from airflow_kcr.api.group_readers import GroupReader, reader_with
+from airflow_kcr.api.clusters import Cluster, reader_with
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.runs import RegionRun
@@ -118,7 +118,7 @@ class Prepared:
     parts: Mapping[GroupId, Parts]
     """What the members of each group are built from."""
 
-    clusters: Mapping[GroupId, GroupReader]
+    clusters: Mapping[GroupId, Cluster]
     """Each group's, open for as long as the run is lent."""
 
     store_clock: StoreClock

@@ -15,8 +15,8 @@ from importlib import metadata
 from typing import Final
 
 from airflow_kcr import airflow_features
-from airflow_kcr.api.group_readers import real_reader
-from airflow_kcr.api.regions import client_settings, connect, store_url
+from airflow_kcr.api.clusters import client_settings, real_reader
+from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.api.validation import Readable, validate
 from airflow_kcr.driver.logins import log_in
 from airflow_kcr.errors import KcrError, ToolMissing

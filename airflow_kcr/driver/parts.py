@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from airflow_kcr.api.regions import client_settings
+from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.driver.starting import is_away
 from airflow_kcr.errors import (
     BrokerUnavailable,

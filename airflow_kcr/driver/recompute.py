@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from rich.console import Console
 
-from airflow_kcr.api.group_readers import GroupReader, reader_with
+from airflow_kcr.api.clusters import Cluster, reader_with
 from airflow_kcr.api.recomputations import (
     LEASE,
     Compare,
@@ -282,7 +282,7 @@ def ranges_in(group: GroupId, checkpoint: CompleteCheckpoint) -> dict[GroupParti
 
 
 def losses(
-    cluster: GroupReader, ranges: Mapping[GroupPartition, Sequence[Range]], topics: Mapping[GroupPartition, TopicId]
+    cluster: Cluster, ranges: Mapping[GroupPartition, Sequence[Range]], topics: Mapping[GroupPartition, TopicId]
 ) -> list[str]:
     """Return which records are not in their logs any more, a sentence for each partition: why, and since when.
 

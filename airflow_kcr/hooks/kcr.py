@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowNotFoundException
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.log import mask_secret
 
 from airflow_kcr import errors
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
     from airflow_kcr.api import Region, RegionSummary
-    from airflow_kcr.api.group_readers import GroupReader
+    from airflow_kcr.api.clusters import Cluster
     from airflow_kcr.api.validation import Validation
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.protocol.values import GroupId
@@ -159,14 +159,13 @@ class KcrHook(BaseHook):
 
     # -- Kafka ---------------------------------------------------------------------------------------------------
 
-    def cluster(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:
+    def cluster(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[Cluster]:
         """Open the cluster of one of a region's groups; its Airflow connection, where it has one, is read.
 
         Raises:
             ConfigurationError: a setting is missing, or can't be used.
         """
-        from airflow_kcr.api.group_readers import reader_with
-        from airflow_kcr.api.regions import client_settings
+        from airflow_kcr.api.clusters import client_settings, reader_with
 
         settings, connection = spec.cluster_of(group)
         known = client_settings(spec, group) if settings is not None else self.kafka_settings(connection or "")
@@ -192,7 +191,8 @@ class KcrHook(BaseHook):
         Args:
             spec: of the region that the member belongs to.
         """
-        from airflow_kcr.api.regions import STORE_VARIABLE, kafka_variable, postgres_variable
+        from airflow_kcr.api.clusters import kafka_variable, postgres_variable
+        from airflow_kcr.api.regions import STORE_VARIABLE
 
         clusters = (spec.cluster_of(group.group_id) for group in spec.groups)
         kafka = {connection for _, connection in clusters if connection is not None}
@@ -319,15 +319,23 @@ def interval_of(context: Context) -> tuple[datetime, datetime] | None:
     return start, end
 
 
-class OfRegion:
-    """What tasks of one region have in common: which region, in which store, and the link to its page."""
+class RegionTask(BaseOperator):
+    """A task of one region: an operator, or a sensor.
+
+    Args:
+        region: the region's name (templated).
+        kcr_conn_id: the Airflow connection of the store (templated).
+        kwargs: as for every operator.
+    """
 
     template_fields: Collection[str] = ("region", "kcr_conn_id")
     operator_extra_links: Collection[BaseOperatorLink] = (RegionLink(),)
     ui_color = "#e4f0f7"
 
-    region: str
-    kcr_conn_id: str
+    def __init__(self, *, region: str, kcr_conn_id: str = KcrHook.default_conn_name, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+        super().__init__(**kwargs)
+        self.region = region
+        self.kcr_conn_id = kcr_conn_id
 
     @cached_property
     def hook(self) -> KcrHook:

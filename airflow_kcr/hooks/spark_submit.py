@@ -95,7 +95,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             raise ToolMissing(
                 "Spark on Kubernetes needs a further provider; install apache-airflow-providers-cncf-kubernetes"
             ) from error
-        self._environment, self._heard = dict(environment), heard
+        self.environment, self._heard = dict(environment), heard
         self._sieve = Sieve()
         self._fetching = ExitStack()
         """Held while Spark fetches jars."""
@@ -114,7 +114,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
 
         The driver has nothing of this process's environment there; what it must know of its task is an argument.
         """
-        if last_request := self._environment[REQUEST_ID]:
+        if last_request := self.environment[REQUEST_ID]:
             self._application_args = [*(self._application_args or ()), "--until-request", last_request]
         master = self._connection["master"]
         if self._is_yarn:
@@ -172,7 +172,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
     def _build_spark_common_args(self) -> list[str]:
         arguments: list[str] = super()._build_spark_common_args()
         # Only now: what is in `env_vars` is the provider's, and stands in the command on YARN and Kubernetes.
-        self._env = {**(self._env or {}), **self._environment}
+        self._env = {**(self._env or {}), **self.environment}
         return arguments
 
     def run(self, application: str) -> None:
@@ -193,7 +193,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         if self.is_cluster:
             # Spark has the driver's Python from here, and this machine's path leads nowhere there.
             found.pop("PYSPARK_DRIVER_PYTHON", None)
-        self._environment = {**found, **self._environment}
+        self.environment = {**found, **self.environment}
         if self.is_cluster and self._is_kubernetes:
             clean(self._pod(""), self.log.warning)
         try:

@@ -14,9 +14,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Self
 
 from airflow_kcr.api.checkpoints import reach_of
-from airflow_kcr.api.group_readers import GroupReader, reader_with
+from airflow_kcr.api.clusters import Cluster, Clusters, client_settings, reader_with
 from airflow_kcr.api.lag import measure
-from airflow_kcr.api.regions import Clusters, client_settings
 from airflow_kcr.api.resets import RegionResets
 from airflow_kcr.errors import KcrError, UnknownRegion
 from airflow_kcr.floods import unflooded
@@ -47,10 +46,10 @@ class KeptClusters:
     """Opens each cluster once, for groups of any region with the same settings: it is a process of its own."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[tuple[str, str], ...], tuple[GroupReader, ExitStack]] = {}
+        self._open: dict[tuple[tuple[str, str], ...], tuple[Cluster, ExitStack]] = {}
         self._lent: set[tuple[tuple[str, str], ...]] = set()
 
-    def __call__(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:
+    def __call__(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[Cluster]:
         """Lend the cluster of a group."""
         settings = client_settings(spec, group, os.environ)
         key = tuple(sorted(settings.items()))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 import airflow_kcr
-from airflow_kcr.driver.task import RunningApplication
+from airflow_kcr.driver.task import RunningApplication, Task
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.compat import not_durable
-from airflow_kcr.hooks.kcr import KcrHook, OfRegion
+from airflow_kcr.hooks.kcr import RegionTask
 from airflow_kcr.hooks.links import SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
 from airflow_kcr.protocol.values import GroupId, region_name
@@ -80,16 +80,14 @@ class ApplicationOperator(WaitingTask, SparkSubmitOperator):
 
     template_fields: Sequence[str] = (
         *SparkSubmitOperator.template_fields,
-        *OfRegion.template_fields,
+        *RegionTask.template_fields,
         *("connector", "read_options"),
     )
-    operator_extra_links = (*OfRegion.operator_extra_links, SparkUiLink())
+    operator_extra_links = (*RegionTask.operator_extra_links, SparkUiLink())
 
     def __init__(
         self,
         *,
-        region: str,
-        kcr_conn_id: str = KcrHook.default_conn_name,
         connector: str = CONNECTOR,
         read_options: Mapping[str, str] | None = None,
         program: str | None = None,
@@ -103,8 +101,6 @@ class ApplicationOperator(WaitingTask, SparkSubmitOperator):
         # them over. What it would store is of a try that is fenced by then.
         kwargs.update(not_durable())
         super().__init__(**kwargs)
-        self.region = region
-        self.kcr_conn_id = kcr_conn_id
         self.connector = connector
         self.read_options = read_options
         self.program = program
@@ -189,6 +185,23 @@ class ApplicationOperator(WaitingTask, SparkSubmitOperator):
 
         named = {_library(one) for one in _listed(self.packages)}
         return tuple(one for one in spark_packages(spec, groups) if _library(one) not in named)
+
+    def started(self, context: Context, spec: RegionSpec, submission: Submission, task: Task) -> KcrSparkSubmitHook:
+        """Start the application, and return what has: it is over then, or a cluster has taken it.
+
+        Args:
+            context: the task's.
+            spec: the region's.
+            submission: what is submitted.
+            task: what the application hangs on.
+
+        Raises:
+            KcrError: it can't be started, or has failed.
+        """
+        environment = {**self.hook.environment(spec), **task.environment()}
+        self.submit = self.prepared(context, submission, environment)
+        self.submit.run(self.application)
+        return self.submit
 
     def prepared(self, context: Context, submission: Submission, environment: Mapping[str, str]) -> KcrSparkSubmitHook:
         """Return the hook that starts the application; nothing has been started."""

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.sdk import BaseOperator
-
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.goals import Goal
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
+from airflow_kcr.hooks.kcr import RegionTask, translated
 from airflow_kcr.protocol.values import format_instant, parse_instant
 from airflow_kcr.triggers.payloads import waiting_for_from_json
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, WaitingTask
@@ -26,21 +24,6 @@ if TYPE_CHECKING:
     from airflow_kcr.api import Region
 
 
-class RegionOperator(OfRegion, BaseOperator):
-    """An operator of one region.
-
-    Args:
-        region: the region's name (templated).
-        kcr_conn_id: the Airflow connection of the store (templated).
-        kwargs: as for every operator.
-    """
-
-    def __init__(self, *, region: str, kcr_conn_id: str = KcrHook.default_conn_name, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
-        super().__init__(**kwargs)
-        self.region = region
-        self.kcr_conn_id = kcr_conn_id
-
-
 ONE_HOUR: Final = timedelta(hours=1)
 
 PATIENCE: Final = timedelta(seconds=1.5)
@@ -50,7 +33,7 @@ To be deferred and resumed takes longer than an idle checkpoint.
 """
 
 
-class WaitingOperator(WaitingTask, RegionOperator):
+class WaitingOperator(WaitingTask):
     """An operator that asks something of a region, and waits until it is done.
 
     It polls first, so that what is done already costs no deferral. Airflow resumes a deferred task a second or two
@@ -226,7 +209,7 @@ def sequence_of(given: Mapping[str, Any] | int | str | None, context: Context, r
     return int(str(given))
 
 
-class CheckpointOperator(RegionOperator):
+class CheckpointOperator(RegionTask):
     """An operator of one checkpoint.
 
     Args:
@@ -235,7 +218,7 @@ class CheckpointOperator(RegionOperator):
         kwargs: as for every operator.
     """
 
-    template_fields = (*RegionOperator.template_fields, "checkpoint")
+    template_fields = (*RegionTask.template_fields, "checkpoint")
 
     def __init__(self, *, checkpoint: Mapping[str, Any] | int | str | None = None, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(**kwargs)

@@ -18,7 +18,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.goals import CheckpointCommitted, RequestPublished
 from airflow_kcr.hooks import kcr
-from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, RegionOperator, WaitingOperator, sequence_of
+from airflow_kcr.hooks.kcr import RegionTask
+from airflow_kcr.operators.base import ONE_HOUR, CheckpointOperator, WaitingOperator, sequence_of
 from airflow_kcr.operators.events import document, outlets_of, settled
 from airflow_kcr.operators.intervals import boundary_of, remarks
 from airflow_kcr.protocol.values import CheckpointNumber
@@ -222,7 +223,7 @@ class KcrRepairCheckpointOperator(CheckpointOperator):
         return {"region": region.name, "sequence": int(row.sequence), "committed": str(row.committed)}
 
 
-class KcrCleanCheckpointsOperator(RegionOperator):
+class KcrCleanCheckpointsOperator(RegionTask):
     """Deletes the output of file sinks that no checkpoint needs, like `kcr checkpoint clean`.
 
     It runs on the worker, with Spark for its file systems, while members may run. A retry continues where it was.
@@ -237,7 +238,7 @@ class KcrCleanCheckpointsOperator(RegionOperator):
         ConfigurationError: `conf` holds a secret.
     """
 
-    template_fields = (*RegionOperator.template_fields, "conf")
+    template_fields = (*RegionTask.template_fields, "conf")
 
     def __init__(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -10,18 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import conf
 
-from airflow_kcr.driver.task import DRAIN_WITHIN, Task
+from airflow_kcr.driver.task import DRAIN_WITHIN, REQUEST_ID, Task
 from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
 from airflow_kcr.goals import MembersEnded
 from airflow_kcr.hooks import kcr
 from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.operators.application import ApplicationOperator
-from airflow_kcr.protocol.values import GroupId, region_name
+from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.triggers.waits import ask_last
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
+    from airflow_kcr.hooks.spark_submit import Submission
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.spec import RegionSpec
 
@@ -66,7 +66,8 @@ class KcrConsumeOperator(ApplicationOperator):
         super().__init__(**kwargs)
         self.group_id = group_id
         self.indexes = indexes
-        self._intent: Intent | None = None
+        self._killed: Requester | None = None
+        """Who asks for the last checkpoint, as the history will say."""
 
     # -- the life of a try ---------------------------------------------------------------------------------------
 
@@ -80,8 +81,6 @@ class KcrConsumeOperator(ApplicationOperator):
             AirflowFailException: a retry can't help: something is configured wrongly, or the region refuses.
             AirflowException: it may: the application was ended, or it failed.
         """
-        from airflow_kcr.api.regions import STORE_VARIABLE
-
         with translated():
             self.show_link(context)
             with self.hook.region(self.region, kcr.requester(context)) as region:
@@ -89,18 +88,10 @@ class KcrConsumeOperator(ApplicationOperator):
                 known = region.show().incarnations
             indexes = members_in(spec, self.group_id, self.indexes)
             before = tuple(known.get(f"{self.group_id}[{index}]", 0) for index in indexes)
-            environment = self.hook.environment(spec)
             task = Task.of_this_process(self._request_id(context), _drain_within())
             submission = self._submission(spec, indexes, takeover=context["ti"].try_number > 1)
-            submit = self.prepared(context, submission, {**environment, **task.environment()})
-            self._intent = Intent(
-                hook=submit,
-                store=environment[STORE_VARIABLE],
-                region=self.region,
-                request_id=task.request_id,
-                requester=kcr.requester(context, "the task was killed"),
-            )
-            submit.run(self.application)
+            self._killed = kcr.requester(context, "the task was killed")
+            submit = self.started(context, spec, submission, task)
             if not submit.is_cluster:
                 self._require_end(context, indexes)
                 return
@@ -129,9 +120,27 @@ class KcrConsumeOperator(ApplicationOperator):
         self.require_reached(event)
 
     def on_kill(self) -> None:
-        """Have the application drain and end; it has not happened yet when this returns."""
-        if self._intent is not None:
-            self._intent.tell(within=INTENT_WITHIN)
+        """Have the application drain and end; it has not happened yet when this returns.
+
+        There are five seconds between the signal and the end of the process, too few to wait for anything; and it comes
+        in the middle of whatever the task does, so nothing is asked of Airflow any more. The signal is recorded in the
+        store and known to the driver, and both act on it.
+        """
+        super().on_kill()
+        if self.submit is not None and self._killed is not None:
+            asking = threading.Thread(
+                target=self._ask_last, args=(self.submit.environment, self._killed), name="last drain", daemon=True
+            )
+            asking.start()
+            asking.join(INTENT_WITHIN)
+
+    def _ask_last(self, environment: Mapping[str, str], requester: Requester) -> None:
+        from airflow_kcr.api.regions import STORE_VARIABLE
+
+        try:
+            ask_last(environment[STORE_VARIABLE], self.region, environment[REQUEST_ID], requester)
+        except KcrError as error:
+            self.log.warning("the region was not asked for a last checkpoint; its driver asks itself: %s", error)
 
     def _request_id(self, context: Context) -> str:
         """Return the name of this try's last checkpoint; another try that is killed needs another checkpoint."""
@@ -215,53 +224,3 @@ def members_in(spec: RegionSpec, group_id: str, given: int | str | Sequence[int]
 
 def _drain_within() -> timedelta:
     return timedelta(seconds=conf.getfloat("kcr", "task_gone_drain", fallback=DRAIN_WITHIN.total_seconds()))
-
-
-# The last word of a task that is killed: its application is to drain and end.
-#
-# There are five seconds between the signal and the end of the process, too few to wait for anything. The signal is
-# recorded in the store and known to the driver, and both act on it.
-
-_LOG: Final = logging.getLogger(__name__)
-
-
-class Intent:
-    """What a killed task still has to say; made while there is time, told when there is little.
-
-    A kill comes as a signal, in the middle of whatever the task does, so nothing is asked of Airflow any more.
-
-    Args:
-        hook: which has started the driver.
-        store: the store's URL.
-        region: the region's name.
-        request_id: names the checkpoint, for the driver too.
-        requester: who asks, as the history will say.
-    """
-
-    def __init__(
-        self, *, hook: KcrSparkSubmitHook, store: str, region: str, request_id: str, requester: Requester
-    ) -> None:
-        self._hook, self._store, self._region, self._request_id = hook, store, region, request_id
-        self._requester = requester
-
-    def tell(self, within: float) -> None:
-        """Tell the driver, and the region, and don't wait for what comes of it.
-
-        Args:
-            within: seconds that this takes at most.
-        """
-        self._hook.tell_to_drain()
-        asking = threading.Thread(target=self._ask, name="last drain", daemon=True)
-        asking.start()
-        asking.join(within)
-
-    def _ask(self) -> None:
-        from airflow_kcr.api import opened
-        from airflow_kcr.driver.parent_watchdog import ask
-        from airflow_kcr.protocol.values import RequestId
-
-        try:
-            with opened(self._store) as store:
-                ask(store, region_name(self._region), RequestId(self._request_id), self._requester)
-        except KcrError as error:
-            _LOG.warning("the region was not asked for a last checkpoint; its driver asks itself: %s", error)

@@ -6,13 +6,14 @@ event's extra names the checkpoint, also where Airflow takes no key from tasks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_kcr.errors import GroupNotEmpty, KcrError
 from airflow_kcr.hooks import kcr, stats
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.hooks.compat import add_key
+from airflow_kcr.hooks.kcr import RegionTask
 from airflow_kcr.hooks.lineage import send_checkpoint
 from airflow_kcr.protocol.values import format_instant
 
@@ -22,20 +23,6 @@ if TYPE_CHECKING:
 
     from airflow_kcr.api import CheckpointView, Region
     from airflow_kcr.protocol.region.rows import Checkpoint
-
-
-class CheckpointTask(Protocol):
-    """A task that ends with a checkpoint."""
-
-    outlets: list[Any]
-
-    @property
-    def hook(self) -> kcr.KcrHook:
-        """The store's hook."""
-
-    @property
-    def log(self) -> Any:  # noqa: ANN401 (Airflow's own)
-        """The task's log."""
 
 
 def outlets_of(region: str, outlets: Any) -> list[Any]:  # noqa: ANN401 (Airflow's own)
@@ -49,7 +36,7 @@ def outlets_of(region: str, outlets: Any) -> list[Any]:  # noqa: ANN401 (Airflow
     return [*given, *own]
 
 
-def settled(task: CheckpointTask, context: Context, region: Region, sequence: int) -> dict[str, Any]:
+def settled(task: RegionTask, context: Context, region: Region, sequence: int) -> dict[str, Any]:
     """Repair Kafka's side of a published checkpoint if that is needed, emit its event, and return its document.
 
     Args:
@@ -75,7 +62,7 @@ def settled(task: CheckpointTask, context: Context, region: Region, sequence: in
     return document(region.name, row)
 
 
-def revised(task: CheckpointTask, context: Context, region: Region, sequence: int, *, is_rerun: bool) -> dict[str, Any]:
+def revised(task: RegionTask, context: Context, region: Region, sequence: int, *, is_rerun: bool) -> dict[str, Any]:
     """Emit the event of a checkpoint whose output was replaced, and return its document.
 
     Args:
@@ -93,7 +80,7 @@ def revised(task: CheckpointTask, context: Context, region: Region, sequence: in
     return document(region.name, row)
 
 
-def _repaired(task: CheckpointTask, region: Region, view: CheckpointView) -> CheckpointView:
+def _repaired(task: RegionTask, region: Region, view: CheckpointView) -> CheckpointView:
     """Return the checkpoint after committing its offsets to Kafka from here, if it is the restore point."""
     row = view.checkpoint
     if region.show().restore_point != row.sequence:
@@ -110,7 +97,7 @@ def _repaired(task: CheckpointTask, region: Region, view: CheckpointView) -> Che
         ) from error
 
 
-def _emit(task: CheckpointTask, context: Context, region: Region, view: CheckpointView) -> None:
+def _emit(task: RegionTask, context: Context, region: Region, view: CheckpointView) -> None:
     from airflow_kcr.traces import record
 
     first, asked = next(iter(view.runs), None), kcr.requester(context)
@@ -125,7 +112,7 @@ def _emit(task: CheckpointTask, context: Context, region: Region, view: Checkpoi
 
 
 def _event(
-    task: CheckpointTask, context: Context, region: Region, row: Checkpoint
+    task: RegionTask, context: Context, region: Region, row: Checkpoint
 ) -> tuple[OutletEventAccessorProtocol, str]:
     """Return the event of a checkpoint, which the task now emits, and the partition key of the checkpoint.
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_kcr.api import Region
     from airflow_kcr.api.recomputations import RecomputationView, RegionRecomputation
+    from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook, Submission
 
 Downstream: TypeAlias = Literal["rerun", "tell"]
 """What a revision means for the DAGs downstream: they run again for its partition key, or only its event says so."""
@@ -88,16 +89,9 @@ class RecomputingOperator(ApplicationOperator):
                 return self._recomputed(context, region, done)
             groups, spec, newest = wanted.groups(), wanted.spec(), region.counter()
         with translated():
-            environment = {**self.hook.environment(spec), **Task.of_this_process("", timedelta(0)).environment()}
             arguments = self._arguments(context, sequence, request_id)
             submission = self.submission(spec, groups, f"kcr recompute {self.region}", *arguments)
-            submit = self.submit = self.prepared(context, submission, environment)
-            if self.compare and submit.is_cluster:
-                raise ConfigurationError(
-                    "compare needs what the application prints, which a driver in the cluster prints there; use deploy "
-                    "mode client, or write into other sinks (into)"
-                )
-            submit.run(self.application)
+            submit = self.started(context, spec, submission, Task.of_this_process("", timedelta(0)))
             if self.compare and submit.compared is None:
                 raise TimedOut(f"the application has ended, and did not say how checkpoint {sequence} compares")
         if self.compare:
@@ -115,6 +109,16 @@ class RecomputingOperator(ApplicationOperator):
             come_by=self.come_by(),
         )
         self.wait_for_cluster(context, submit, goal, then="resume_recomputed", sequence=sequence, request_id=request_id)
+
+    def prepared(self, context: Context, submission: Submission, environment: Mapping[str, str]) -> KcrSparkSubmitHook:
+        """Return the hook that starts the application; nothing has been started."""
+        submit = super().prepared(context, submission, environment)
+        if self.compare and submit.is_cluster:
+            raise ConfigurationError(
+                "compare needs what the application prints, which a driver in the cluster prints there; use deploy "
+                "mode client, or write into other sinks (into)"
+            )
+        return submit
 
     def resume_recomputed(
         self, context: Context, event: Mapping[str, object], sequence: int, request_id: str

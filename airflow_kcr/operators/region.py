@@ -10,8 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_kcr import verbs
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.hooks.kcr import translated
-from airflow_kcr.operators.base import RegionOperator, StateOperator
+from airflow_kcr.hooks.kcr import RegionTask, translated
+from airflow_kcr.operators.base import StateOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_kcr.spec import RegionSpec
 
 
-class KcrApplyRegionOperator(RegionOperator):
+class KcrApplyRegionOperator(RegionTask):
     """Creates a region, stopped, from a spec, or changes it, like `kcr region apply`.
 
     An invalid spec is an import error of the DAG that names the fields. Nothing in it is templated.
@@ -155,7 +155,7 @@ class KcrKillOperator(StateOperator):
     verb = verbs.KILL
 
 
-class KcrValidateGroupOperator(RegionOperator):
+class KcrValidateGroupOperator(RegionTask):
     """Validates a region's consumer groups against Kafka, like `kcr group validate`; changes nothing.
 
     Fails with the checks that failed or could not run. Retries help, for example while members are still starting.
@@ -165,7 +165,7 @@ class KcrValidateGroupOperator(RegionOperator):
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
     """
 
-    template_fields = (*RegionOperator.template_fields, "groups")
+    template_fields = (*RegionTask.template_fields, "groups")
 
     def __init__(self, *, groups: Sequence[str] | None = None, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(**kwargs)
@@ -195,7 +195,7 @@ class KcrValidateGroupOperator(RegionOperator):
         return {"region": self.region, "ok": len(said[CheckVerdict.OK]), "warnings": said[CheckVerdict.WARNING]}
 
 
-class KcrRetireOperator(RegionOperator):
+class KcrRetireOperator(RegionTask):
     """Retires all checkpoints that the spec's retention no longer keeps, like `kcr checkpoint retire`."""
 
     def execute(self, context: Context) -> dict[str, object]:
@@ -206,7 +206,7 @@ class KcrRetireOperator(RegionOperator):
         return {"region": self.region, "retired": list(gone)}
 
 
-class KcrVerifyOperator(RegionOperator):
+class KcrVerifyOperator(RegionTask):
     """Verifies a region's history against the invariants, like `kcr verify`; the region can keep running.
 
     A violation fails the task without retries: history does not change.

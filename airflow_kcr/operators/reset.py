@@ -17,10 +17,10 @@ from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionIn
 from airflow_kcr.goals import ResetFinished
 from airflow_kcr.hooks import kcr, stats
 from airflow_kcr.hooks.compat import storable
-from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
+from airflow_kcr.hooks.kcr import RegionTask, translated
 from airflow_kcr.hooks.lineage import send_reset
 from airflow_kcr.operators import reset_form, reset_texts
-from airflow_kcr.operators.base import RegionOperator, WaitingOperator
+from airflow_kcr.operators.base import WaitingOperator
 from airflow_kcr.protocol.targets import ToCheckpoint
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ CHOOSE: Final = "Choose"
 CANCEL: Final = "Cancel"
 
 
-class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
+class KcrChooseCheckpointOperator(RegionTask, HITLOperator):
     """Asks a person to choose one of the checkpoints that a region can go back to, and returns it.
 
     The form lists each checkpoint with its boundary, its DAG runs, and how many records a reset to it would replay now.
@@ -49,24 +49,20 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
     question; a value that doesn't fit fails it for good. For a target without its value it asks for the value alone.
 
     Args:
-        region: the region's name (templated).
-        kcr_conn_id: the Airflow connection of the store (templated).
         newest: how many checkpoints are shown, the newest first.
         target: the target that the run names, an option of `kcr reset plan` without its dashes (templated):
             `target=dag.param("target")`. Absent: a checkpoint.
         values: the values of targets by the fields of the form (templated): `values={"offset": dag.param("offset")}`.
             Only that of the target may have one. A time without a zone is in Airflow's `default_timezone`.
         reason: why, where the run says so (templated).
-        kwargs: as for `HITLOperator`, but for what this operator says itself.
+        kwargs: as for `HITLOperator`, but for what this operator says itself; `region` and `kcr_conn_id` among them.
     """
 
-    template_fields = (*OfRegion.template_fields, "target", "values", "reason")
+    template_fields = (*RegionTask.template_fields, "target", "values", "reason")
 
     def __init__(
         self,
         *,
-        region: str,
-        kcr_conn_id: str = KcrHook.default_conn_name,
         newest: int = 20,
         target: str | DagParam | None = None,
         values: Mapping[str, object] | None = None,
@@ -78,8 +74,6 @@ class KcrChooseCheckpointOperator(OfRegion, HITLOperator):
         super().__init__(options=[CHOOSE, CANCEL], **kwargs)
         if newest < 1:
             raise ConfigurationError(f"newest is how many checkpoints are shown, at least one, not {newest}")
-        self.region = region
-        self.kcr_conn_id = kcr_conn_id
         self.newest = newest
         self.target = storable(target)
         self.values = {name: storable(value) for name, value in (values or {}).items()}
@@ -159,7 +153,7 @@ def _answer(event: Mapping[str, Any], request_id: str, reason: str, digest: str 
     )
 
 
-class KcrPlanResetOperator(RegionOperator):
+class KcrPlanResetOperator(RegionTask):
     """Returns what a reset of a region would do, like `kcr reset plan`; changes nothing.
 
     The result is a summary for approval and apply: the request, the epoch, the totals and the partitions that move
@@ -183,7 +177,7 @@ class KcrPlanResetOperator(RegionOperator):
     """
 
     template_fields = (
-        *RegionOperator.template_fields,
+        *RegionTask.template_fields,
         *("target", "groups", "topics", "skip", "forward", "allow_partial", "forced", "consent_upsert"),
     )
 
@@ -296,7 +290,7 @@ ASKED_AGAIN: Final = 5
 """How often a person is asked again, where who asked for the reset has approved it."""
 
 
-class KcrApproveResetOperator(OfRegion, ApprovalOperator):
+class KcrApproveResetOperator(RegionTask, ApprovalOperator):
     """Asks a person to approve a plan, and returns the plan with the name and the reason of the approver.
 
     The form shows the totals first, then the partitions that move most. If the plan is rejected, the tasks after it are
@@ -310,31 +304,25 @@ class KcrApproveResetOperator(OfRegion, ApprovalOperator):
         approve >> apply
 
     Args:
-        region: the region's name (templated).
         plan: the result of the plan's task (templated): `plan=plan.output`. Absent: that of the only task right before.
-        kcr_conn_id: the Airflow connection of the store (templated).
         second_person: whether the approver must be another user than the requester, who triggered the run or chose its
             checkpoint. Approved by the same user, the question is asked again.
-        kwargs: as for `ApprovalOperator`.
+        kwargs: as for `ApprovalOperator`; `region` and `kcr_conn_id` among them.
     """
 
-    template_fields = (*OfRegion.template_fields, "plan")
+    template_fields = (*RegionTask.template_fields, "plan")
 
     def __init__(
         self,
         *,
-        region: str,
         plan: Mapping[str, object] | str | None = None,
-        kcr_conn_id: str = KcrHook.default_conn_name,
         second_person: bool = False,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         kwargs = reset_form.asking(type(self).__name__, {"retries": ASKED_AGAIN, **kwargs})
         kwargs.setdefault("subject", "Reset: approve the plan")
         super().__init__(**kwargs)
-        self.region = region
         self.plan = plan
-        self.kcr_conn_id = kcr_conn_id
         self.second_person = second_person
 
     def execute(self, context: Context) -> dict[str, object] | None:

@@ -76,15 +76,13 @@ class RunningOperator(ApplicationOperator):
         with translated():
             # When the task is gone, the application leaves: the next try goes on from what was processed.
             task = Task.of_this_process("", timedelta(0))
-            environment = {**self.hook.environment(spec), **task.environment()}
             name, arguments = f"kcr run {self.region}", self._run_arguments(context, until, request_id)
             if self.group_id:
                 indexes = ",".join(str(member.index) for member in hosted)
                 name += f" {self.group_id} {indexes}"
                 arguments += ["--group", self.group_id, "--index", indexes]
             submission = self.submission(spec, dict.fromkeys(one.group for one in hosted), name, *arguments)
-            submit = self.submit = self.prepared(context, submission, environment)
-            submit.run(self.application)
+            submit = self.started(context, spec, submission, task)
         if submit.is_cluster:
             before = {str(member): known.get(str(member), 0) for member in hosted}
             goal = RunEnded(request_id=RequestId(request_id), before=before, come_by=self.come_by())

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.hooks import notices
-from airflow_kcr.operators.base import ONE_HOUR, RegionOperator
+from airflow_kcr.operators.base import ONE_HOUR
 from airflow_kcr.protocol.values import format_instant, parse_instant
 from airflow_kcr.triggers.payloads import IncidentsChange
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, WaitingTask
@@ -25,7 +25,7 @@ AGAIN: Final = timedelta(minutes=1)
 """When to look again after all notifiers have failed."""
 
 
-class KcrWatchOperator(WaitingTask, RegionOperator):
+class KcrWatchOperator(WaitingTask):
     """Watches a region, and notifies people once when an incident begins and once when it is over.
 
     [Watch a region](../how-to/watch-a-region.md#notify-people) lists the incidents. The task holds no slot; it ends
@@ -58,7 +58,7 @@ class KcrWatchOperator(WaitingTask, RegionOperator):
         ConfigurationError: there is no notifier, or one is none.
     """
 
-    template_fields = (*RegionOperator.template_fields, "watcher")
+    template_fields = (*WaitingTask.template_fields, "watcher")
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ something names the epoch that its user looked at, so that nothing is done to a 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,9 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from airflow_kcr import verbs
 from airflow_kcr.api import Region
 from airflow_kcr.api.checkpoints import shown_region
-from airflow_kcr.api.group_readers import GroupReaders
+from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.partitions import CommitFinding
-from airflow_kcr.api.regions import look, regions
+from airflow_kcr.api.regions import look
 from airflow_kcr.api.validation import CHECK, validate
 from airflow_kcr.api.views import GroupView, MemberView, RegionSummary, RegionView, document_of
 from airflow_kcr.errors import (
@@ -39,7 +39,7 @@ from airflow_kcr.errors import (
     UnknownRegion,
     UnknownReset,
 )
-from airflow_kcr.plugins.overview import PartitionOrder, partition_page
+from airflow_kcr.plugins.overview import Lend, PartitionOrder, StoreRegions, partition_page
 from airflow_kcr.plugins.rights import Changer, FindRecomputers, FindResetters, Looker, ReadOwners
 from airflow_kcr.protocol.region.commands import Command, InEpoch, PinCheckpoint, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
@@ -48,11 +48,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId, regi
 from airflow_kcr.store.garbage import uncollected
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from airflow_kcr.store.regions import RegionStore
-
-    Lend: TypeAlias = Callable[[], AbstractContextManager[RegionStore]]
 
 PAGE: Final = 200
 """How many rows an answer has at most."""
@@ -138,7 +134,7 @@ class Stores:
     """The stores that are shown, and how Kafka is reached."""
 
     lend: Mapping[str, Lend]
-    clusters: GroupReaders
+    clusters: Clusters
 
     @contextmanager
     def opened(self, store: str) -> Iterator[RegionStore]:
@@ -171,7 +167,7 @@ def from_here(request: Request) -> None:
         raise HTTPException(403, ELSEWHERE.format(origin=origin or "nothing"))
 
 
-def add_api(app: FastAPI, lend: Mapping[str, Lend], clusters: GroupReaders) -> None:
+def add_api(app: FastAPI, lend: Mapping[str, Lend], clusters: Clusters) -> None:
     """Add the routes of the console to the page.
 
     Args:
@@ -225,21 +221,13 @@ def _shown_list(stores: Stores) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/api/regions")
-    def listed(may: Looker, read_owners: ReadOwners) -> JSONResponse:
+    def all_regions(may: Looker, read_owners: ReadOwners) -> JSONResponse:
         """All regions that the user may see, by store; one store that is away does not hide the others."""
         known, found = read_owners(), []
-        for name in (one for one in stores.lend if may.has_any_of(one)):
-            shown: dict[str, object] = {"kcr_conn_id": name, "problem": "", "regions": []}
-            try:
-                with stores.opened(name) as store:
-                    shown["regions"] = [
-                        one.to_json() | {"dags": may.of_dags(known, name, one.region)}
-                        for one in regions(store)
-                        if may.has(name, one.region)
-                    ]
-            except KcrError as error:
-                shown["problem"] = error.message
-            found.append(shown)
+        for store in StoreRegions.read_all(stores.lend, may):
+            name = store.kcr_conn_id
+            listed = [one.to_json() | {"dags": may.of_dags(known, name, one.region)} for one in store.regions]
+            found.append({"kcr_conn_id": name, "problem": store.problem, "regions": listed})
         return _answer(
             now=datetime.now(UTC),
             refresh_seconds=conf.getint("api", "auto_refresh_interval", fallback=3),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from airflow_kcr.api.checkpoints import CheckpointSummary
+from airflow_kcr.api.regions import regions
 from airflow_kcr.api.reset_views import ResetView, of_page
-from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, RegionView, View, last_complete
+from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, RegionSummary, RegionView, View, last_complete
+from airflow_kcr.errors import KcrError
+from airflow_kcr.hooks.links import region_place
+from airflow_kcr.plugins.rights import Rights
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import timelines
@@ -20,12 +25,46 @@ from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Claim
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId
+from airflow_kcr.store.regions import RegionStore
+
+Lend: TypeAlias = Callable[[], AbstractContextManager[RegionStore]]
+"""Opens a store, for one request."""
 
 SHOWN: Final = 50
 """The number of checkpoints and resets listed, newest first."""
 
 PARTITIONS: Final = 500
 """The number of partitions listed, those furthest behind first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRegions:
+    """The regions of one store, or why they can't be shown."""
+
+    kcr_conn_id: str
+    regions: tuple[RegionSummary, ...] = ()
+    problem: str = ""
+
+    @classmethod
+    def read_all(cls, stores: Mapping[str, Lend], may: Rights) -> Iterator[Self]:
+        """Yield the stores of which something may be seen; one that is away does not hide the others.
+
+        Args:
+            stores: what opens them, by their connections.
+            may: what the user may see.
+        """
+        for name in filter(may.has_any_of, stores):
+            try:
+                with stores[name]() as store:
+                    yield cls(
+                        kcr_conn_id=name, regions=tuple(one for one in regions(store) if may.has(name, one.region))
+                    )
+            except KcrError as error:
+                yield cls(kcr_conn_id=name, problem=error.message)
+
+    def place(self, region: str) -> str:
+        """Return the relative address of a region."""
+        return region_place(region, self.kcr_conn_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,33 +6,26 @@ them are relative, so it does not matter below which path Airflow is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import Final
 
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 (FastAPI reads the annotation)
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from airflow_kcr.api import RegionSummary
-from airflow_kcr.api.group_readers import GroupReaders
-from airflow_kcr.api.regions import look, regions
+from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.regions import look
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
-from airflow_kcr.hooks.links import region_place
 from airflow_kcr.plugins.api import NOT_SHOWN, add_api
-from airflow_kcr.plugins.overview import Overview
-from airflow_kcr.plugins.rights import Looker, Rights
+from airflow_kcr.plugins.overview import Lend, Overview, StoreRegions
+from airflow_kcr.plugins.rights import Looker
 from airflow_kcr.protocol.values import region_name
-
-if TYPE_CHECKING:
-    from airflow_kcr.store.regions import RegionStore
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -50,34 +43,7 @@ NONE: Final = "-"
 """Stands for what there is none of."""
 
 
-Lend: TypeAlias = Callable[[], AbstractContextManager["RegionStore"]]
-"""Opens a store, for one request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRegions:
-    """The regions of one store, or why they can't be shown."""
-
-    kcr_conn_id: str
-    regions: tuple[RegionSummary, ...] = ()
-    problem: str = ""
-
-    @classmethod
-    def read(cls, kcr_conn_id: str, lend: Lend, may: Rights) -> Self:
-        """Return the regions of a store that may be seen; one store that is away does not hide the others."""
-        try:
-            with lend() as store:
-                seen = tuple(one for one in regions(store) if may.has(kcr_conn_id, one.region))
-            return cls(kcr_conn_id=kcr_conn_id, regions=seen)
-        except KcrError as error:
-            return cls(kcr_conn_id=kcr_conn_id, problem=error.message)
-
-    def place(self, region: str) -> str:
-        """Return the relative address of a region."""
-        return region_place(region, self.kcr_conn_id)
-
-
-def build_page(stores: Mapping[str, Lend], clusters: GroupReaders) -> FastAPI:
+def build_page(stores: Mapping[str, Lend], clusters: Clusters) -> FastAPI:
     """Return the application; every route of it asks who is there, and shows what they may see.
 
     Args:
@@ -88,7 +54,7 @@ def build_page(stores: Mapping[str, Lend], clusters: GroupReaders) -> FastAPI:
 
     @app.get("/", response_class=HTMLResponse)
     def listed(may: Looker) -> HTMLResponse:
-        found = [StoreRegions.read(name, lend, may) for name, lend in stores.items() if may.has_any_of(name)]
+        found = list(StoreRegions.read_all(stores, may))
         status = 503 if found and all(one.problem for one in found) else 200
         return _page("regions.html", status=status, stores=found, not_shown=may.not_shown)
 

@@ -14,7 +14,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, TimedOut
 from airflow_kcr.goals import CheckpointExists, RegionReaches, WaitingFor
 from airflow_kcr.hooks import kcr
-from airflow_kcr.hooks.kcr import KcrHook, translated
+from airflow_kcr.hooks.kcr import translated
 from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, checked_instant, instant_of
 from airflow_kcr.triggers.payloads import LagBelow, MembershipHealthy, Progresses, TriggerAnswer
 from airflow_kcr.triggers.waits import RETRIES, RETRY_DELAY, WaitingTask
@@ -45,16 +45,12 @@ class RegionSensor(WaitingTask, BaseSensorOperator):
     def __init__(
         self,
         *,
-        region: str,
-        kcr_conn_id: str = KcrHook.default_conn_name,
         deferrable: bool = True,
         retries: int | None = RETRIES,
         retry_delay: timedelta | float = RETRY_DELAY,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
-        self.region = region
-        self.kcr_conn_id = kcr_conn_id
         self.deferrable = deferrable
 
     @abstractmethod

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -183,10 +182,8 @@ class StoreProbes:
         """
         try:
             signs = self._store.signs(wanted)
-        except AWAY as error:
-            return _all_of(wanted, ProbeResult(missing=f"waiting for the store: {error.message}"))
         except KcrError as error:
-            return _all_of(wanted, ProbeResult(answer=TriggerAnswer(status=Status.REFUSED, detail=error.message)))
+            return _all_of(wanted, _failed(error))
         found: dict[tuple[RegionName, WaitingFor], ProbeResult] = {}
         for name, each in wanted.items():
             seen, (sign, now) = self._seen.get(name), signs.get(name, (None, None))
@@ -214,26 +211,28 @@ class StoreProbes:
         """Return what there is of each of these in one region, which is read once for all."""
         try:
             region, now = reconciled(self._store, name)
-        except AWAY as error:
-            return dict.fromkeys(waiting_for, ProbeResult(missing=f"waiting for the store: {error.message}"))
         except KcrError as error:
-            refused = TriggerAnswer(status=Status.REFUSED, detail=error.message)
-            return dict.fromkeys(waiting_for, ProbeResult(answer=refused))
+            return dict.fromkeys(waiting_for, _failed(error))
         return {each: self._found(region, now, each, hook) for each in waiting_for}
 
     def _found(self, region: StoredRegion, now: datetime, waiting_for: WaitingFor, hook: KcrHook) -> ProbeResult:
-        found = partial(ProbeResult, now=now)
         try:
             left = _progress(self._store, region, now, waiting_for, hook)
-        except AWAY as error:
-            return ProbeResult(missing=f"waiting for the store: {error.message}")
-        except BrokerUnavailable as error:
-            return found(missing=f"waiting for Kafka: {error.message}")
-        except TimedOut as error:
-            return found(answer=TriggerAnswer(status=Status.TIMED_OUT, detail=error.message))
         except KcrError as error:
-            return found(answer=TriggerAnswer(status=Status.REFUSED, detail=error.message))
-        return found(answer=TriggerAnswer(status=Status.REACHED)) if left is None else found(missing=str(left))
+            return _failed(error, now)
+        if left is None:
+            return ProbeResult(answer=TriggerAnswer(status=Status.REACHED), now=now)
+        return ProbeResult(missing=str(left), now=now)
+
+
+def _failed(error: KcrError, now: datetime | None = None) -> ProbeResult:
+    """Return what an error means for a task that waits: to go on waiting, or an answer."""
+    if isinstance(error, AWAY):
+        return ProbeResult(missing=f"waiting for the store: {error.message}")
+    if isinstance(error, BrokerUnavailable):
+        return ProbeResult(missing=f"waiting for Kafka: {error.message}", now=now)
+    status = Status.TIMED_OUT if isinstance(error, TimedOut) else Status.REFUSED
+    return ProbeResult(answer=TriggerAnswer(status=status, detail=error.message), now=now)
 
 
 def _is_known(seen: _Seen, sign: Sign, wanted: Collection[WaitingFor]) -> bool:

@@ -15,7 +15,7 @@ import asyncio
 import contextvars
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -27,7 +27,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.goals import MembersEnded, WaitingFor
-from airflow_kcr.hooks.kcr import KcrHook, OfRegion, translated
+from airflow_kcr.hooks.kcr import KcrHook, RegionTask, translated
 from airflow_kcr.protocol.values import format_instant, parse_instant, region_name
 from airflow_kcr.triggers.drivers import SETTLED_WITHIN, ClusterDriver, cleaned, driver_ended, driver_from_json
 from airflow_kcr.triggers.payloads import Status, TriggerAnswer, waiting_for_from_json
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import URL
 
+    from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.protocol.values import RegionName
     from airflow_kcr.triggers.probes import ProbeResult, StoreProbes
 
@@ -244,14 +245,26 @@ def _open(url: URL) -> StoreProbes:
     return StoreProbes(url)
 
 
-def _ask_last(url: URL, region: str, request_id: str) -> None:
+def ask_last(url: URL | str, region: str, request_id: str, requester: Requester | None = None) -> None:
+    """Ask for the last checkpoint of a task that was killed, or find it asked for.
+
+    Args:
+        url: the store's.
+        region: the region's name.
+        request_id: names the checkpoint, for the driver too.
+        requester: who asks; None: Airflow.
+
+    Raises:
+        KcrError: the store is away, or the region refuses.
+    """
     from airflow_kcr.api.regions import opened
     from airflow_kcr.driver.parent_watchdog import ask
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.protocol.values import RequestId
 
+    killed = requester or Requester(who="airflow", reason="the task was killed")
     with opened(url) as store:
-        ask(store, region_name(region), RequestId(request_id), Requester(who="airflow", reason="the task was killed"))
+        ask(store, region_name(region), RequestId(request_id), killed)
 
 
 def _probe(probes: StoreProbes, waits: Collection[TriggerWait]) -> _Found:
@@ -289,12 +302,8 @@ BACKSTOP: Final = timedelta(seconds=60)
 """How much later than the trigger Airflow itself gives up: this counts only if no triggerer runs."""
 
 
-class WaitingTask(OfRegion):
+class WaitingTask(RegionTask):
     """A task of one region that gives its slot up while it waits."""
-
-    if TYPE_CHECKING:  # Airflow's, of which it is made an operator or a sensor
-        execution_timeout: timedelta | None
-        defer: Callable[..., NoReturn]
 
     def at_most(self, longest: timedelta) -> timedelta:
         """Return how long to wait; a shorter `execution_timeout` counts, which Airflow applies to no deferred task."""
@@ -413,7 +422,7 @@ class RegionTrigger(BaseTrigger):
             return
         try:
             url = await KcrHook(self.kcr_conn_id).astore_url()
-            await asyncio.to_thread(_ask_last, url, self.region, waiting_for.last_request)
+            await asyncio.to_thread(ask_last, url, self.region, waiting_for.last_request)
         except KcrError as error:
             self.log.warning(
                 "the application in the cluster was not told to end: %s; if no other try takes its members over, end "

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import psutil
 
-from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.clusters import real_reader
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.driver.member_pool import MemberPool

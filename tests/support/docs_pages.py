@@ -635,7 +635,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "spans": lambda: listed([code(name), what] for name, what in traces.SPANS.items()),
     "airflow-connection": airflow_pages.connection_fields,
     "airflow-options": airflow_pages.options,
-    "airflow-operators-common": lambda: airflow_pages.common("operators", "base", "RegionOperator"),
+    "airflow-operators-common": lambda: airflow_pages.common("hooks", "kcr", "RegionTask"),
     "airflow-operators-waiting": airflow_pages.waiting,
     "airflow-operators-shared": lambda: airflow_pages.shared_arguments("operators"),
     "airflow-commands": airflow_pages.commands,

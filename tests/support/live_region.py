@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from airflow_kcr.api.group_readers import GroupReader, GroupReaders
+from airflow_kcr.api.clusters import Cluster, Clusters
 from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.observations import GroupSeen, LogBounds, TimeAnswer
@@ -168,14 +168,14 @@ class FakeCluster:
         return list(partitions)
 
     @property
-    def clusters(self) -> GroupReaders:
+    def clusters(self) -> Clusters:
         """As the API opens it, whatever the spec says."""
 
-        def opened(spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:
+        def opened(spec: RegionSpec, group: GroupId) -> AbstractContextManager[Cluster]:
             return self._lent()
 
         return opened
 
     @contextmanager
-    def _lent(self) -> Iterator[GroupReader]:
+    def _lent(self) -> Iterator[Cluster]:
         yield self

@@ -22,7 +22,8 @@ from typing import Any, Final, NoReturn, TypeVar
 from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.regions import client_settings, store_url
+from airflow_kcr.api.clusters import client_settings
+from airflow_kcr.api.regions import store_url
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.admin_process import AdminProcess

@@ -357,7 +357,7 @@ class Live:
             rows: the output to count; absent: all of it. Of a topic that was made anew, only what was written since.
         """
         with Region(self.name, self.store) as region:
-            violations, history = region.verify().violations, region._store.history(region.name)
+            violations, history = region.verify().violations, region.store.history(region.name)
         if wanted is None:
             wanted = {(self.topic, n, o) for n, end in self.kafka.ends(self.topic).items() for o in range(end)}
         return judged(history, violations, self.written() if rows is None else rows, wanted)

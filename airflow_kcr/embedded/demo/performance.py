@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.group_readers import reader_with
+from airflow_kcr.api.clusters import reader_with
 from airflow_kcr.embedded import jars, services
 from airflow_kcr.embedded.demo.judgement import DemoVerdict, judged
 from airflow_kcr.embedded.demo.play import BEFORE_RESET, REGION, Audience, Play, Stage, Tell, declare, producing

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_kcr.api.regions import postgres_variable
+from airflow_kcr.api.clusters import postgres_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.sinks.contract import Choice, DatasetName, DeclaredSink, FoundOutput

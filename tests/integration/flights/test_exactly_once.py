@@ -91,7 +91,7 @@ class Flights:
 
     def row(self) -> StoredRegion:
         """The region as the store has it."""
-        return everything(self.region._store.read(self.name)[0])
+        return everything(self.region.store.read(self.name)[0])
 
     def until(self, condition: Callable[[], bool], what: str, within: float = 300.0) -> None:
         """Wait for a condition, or fail with the end of the logs."""

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.clusters import real_reader
 from airflow_kcr.api.group_watch import GroupWatch
 from airflow_kcr.api.validation import validate
 from airflow_kcr.errors import KcrError

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.clusters import real_reader
 from airflow_kcr.api.validation import validate
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region import coverage, events

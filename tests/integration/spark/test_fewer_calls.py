@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.clusters import real_reader
 from airflow_kcr.api.validation import report, validate
 from airflow_kcr.goals import STOPPED
 from airflow_kcr.protocol.targets import ToDatetime, ToOffset

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.clusters import real_reader
 from airflow_kcr.api.validation import Validation, validate
 from airflow_kcr.protocol.region.commands import ChangeSpec
 from airflow_kcr.protocol.region.state import Spec

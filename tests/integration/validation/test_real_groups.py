@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_kcr.api.clusters import real_reader
 from airflow_kcr.api.described import described
-from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.validation import Validation, report
 from airflow_kcr.cli.endings import exit_status

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import pytest
 
-from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.clusters import real_reader
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.validation import Validation, validate
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics

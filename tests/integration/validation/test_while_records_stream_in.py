@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from airflow_kcr.api import partitions
-from airflow_kcr.api.group_readers import GroupReader, real_reader
+from airflow_kcr.api.clusters import Cluster, real_reader
 from airflow_kcr.api.validation import validate
 from airflow_kcr.protocol.evidence import CheckVerdict
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -37,7 +37,7 @@ def streaming(lend: Lend) -> Iterator[Live]:
 
 
 @contextmanager
-def overtaken(one: Live, spec: RegionSpec, group: GroupId) -> Iterator[GroupReader]:
+def overtaken(one: Live, spec: RegionSpec, group: GroupId) -> Iterator[Cluster]:
     """Open the cluster; whatever was read of it, the members are beyond that at the end, and so is what they commit."""
     with real_reader(spec, group) as cluster:
         yield cluster

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from airflow_kcr.api.group_readers import reader_with
-from airflow_kcr.api.regions import client_settings, kafka_variable
+from airflow_kcr.api.clusters import client_settings, kafka_variable, reader_with
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.spec import RegionSpec, parse

@@ -60,7 +60,7 @@ groups:
 
 @dataclass
 class FakeCluster:
-    """One cluster for every group; implements `GroupReader` and its own `Logs`."""
+    """One cluster for every group; implements `Cluster` and its own `Logs`."""
 
     there: dict[TopicName, int] = field(default_factory=lambda: {TopicName("t"): 2, TopicName("u1"): 1})
     members: dict[GroupId, tuple[MemberSeen, ...]] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from tests.support.members import QUICK
 from tests.support.runtime_fakes import SharedTransactions
 
 if TYPE_CHECKING:
-    from airflow_kcr.api.group_readers import GroupReader
+    from airflow_kcr.api.clusters import Cluster
 
 FLIGHTS = RegionName("flights")
 
@@ -71,7 +71,7 @@ def prepared(of: RegionSpec) -> Prepared:
         revision=1,
         digest=stored(of).digest,
         parts={GROUP: Parts(kafka={"bootstrap.servers": "broker:9092"}, pipeline=lambda batch, context: None)},
-        clusters={GROUP: cast("GroupReader", None)},
+        clusters={GROUP: cast("Cluster", None)},
         store_clock=StoreClock(lambda: 0.0, datetime.now(UTC)),
     )
 

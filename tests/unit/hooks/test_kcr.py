@@ -14,7 +14,8 @@ from airflow.sdk import Connection
 from sqlalchemy.engine import make_url
 
 from airflow_kcr import errors
-from airflow_kcr.api.regions import client_settings, store_url
+from airflow_kcr.api.clusters import client_settings
+from airflow_kcr.api.regions import store_url
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.protocol.region.rows import Requester

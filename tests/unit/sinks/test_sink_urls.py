@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from airflow_kcr.api.regions import postgres_variable
+from airflow_kcr.api.clusters import postgres_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import UNDECLARED, GroupId
 from airflow_kcr.sinks.kinds.postgres import DeclaredTable
