@@ -18,7 +18,7 @@ file is parsed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args, overload
@@ -206,32 +206,33 @@ def region_dags(  # noqa: PLR0913 - keywords, one for each decision that the DAG
     if start_date.utcoffset() is None:
         raise ConfigurationError(f"start_date is {start_date.isoformat()}, which has no time zone; give it one")
     instants = _instants(spec, schedule, start_date)
-    made = _Made(
-        spec=spec,
+    scheduled = {
+        "schedule": schedule if isinstance(schedule, CronPartitionTimetable) else _timetable(instants),
+        "start_date": _first_run(schedule, instants, start_date),
+        # One run for every boundary, also after an outage; never two at once, and never depends_on_past: clearing a
+        # failed run would then wait for itself.
+        "catchup": True,
+        "max_active_runs": 1,
+    }
+    made = _Dags(
+        region=spec.region,
         start_date=start_date,
-        scheduled={
-            "schedule": schedule if isinstance(schedule, CronPartitionTimetable) else _timetable(instants),
-            "start_date": _first_run(schedule, instants, start_date),
-            # One run for every boundary, also after an outage; never two at once, and never depends_on_past: clearing a
-            # failed run would then wait for itself.
-            "catchup": True,
-            "max_active_runs": 1,
-        },
         kcr_conn_id=kcr_conn_id,
         # A member that is being started again is missing for a while, and a store or broker may be away.
         args={"retries": 5, "retry_delay": timedelta(seconds=30), **(default_args or {})},
-        further=_FurtherArguments(dag_args or {}, dag_args_of or {}, tags=("kcr", spec.region)),
+        of_all=dag_args or {},
+        of_one=dag_args_of or {},
     )
     started = {"kcr_conn_id": kcr_conn_id, **(consume or {})}
-    reset = partial(made.reset, consent_upsert=consent_upsert, second_person=second_person)
+    reset = partial(made.reset, spec, consent_upsert=consent_upsert, second_person=second_person)
     match mode:
         case "resident":
             hosted = _checked(spec, applications)
-            return RegionDags(made.consumers(hosted, started), made.checkpoint(), reset())
+            return RegionDags(made.consumers(spec, hosted, started), made.checkpoint(scheduled), reset())
         case "interval":
             hosted = () if applications is None else _checked(spec, applications)
             cleared = {"on_clear": on_clear, "consent_upsert": consent_upsert}
-            return IntervalDags(made.interval(hosted, cleared, started), reset())
+            return IntervalDags(made.interval(spec, scheduled, hosted, cleared, started), reset())
 
 
 def watch_dag(
@@ -258,60 +259,59 @@ def watch_dag(
     Raises:
         ConfigurationError: a notifier is none, or an argument of the DAG is unknown or one that it has already.
     """
-    with _FurtherArguments(dag_args or {}, {}, tags=("kcr", region)).dag(
-        None,
-        dag_id=f"{region}_watch",
+    # A run that finds no region would else fail and be followed by the next one at once.
+    patient = {"retries": 5, "retry_delay": timedelta(minutes=1)}
+    made = _Dags(region=region, start_date=start_date, kcr_conn_id=kcr_conn_id, args=patient, of_all=dag_args or {})
+    with made.dag(
+        "watch",
         description=f"Notifies people of what is wrong with the region {region}",
         schedule="@continuous",
-        start_date=start_date,
         max_active_runs=1,
-        # A run that finds no region would else fail and be followed by the next one at once.
-        default_args={"retries": 5, "retry_delay": timedelta(minutes=1)},
     ) as dag:
         KcrWatchOperator(task_id="watch", region=region, kcr_conn_id=kcr_conn_id, notifiers=notifiers, **(watch or {}))
     return dag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
-    """Makes the DAGs of one region, each from what all of them share."""
+class _Dags:
+    """Makes the DAGs of one region, each from what all of them share and from what their author adds."""
 
-    spec: RegionSpec
+    region: str
     start_date: datetime
-    scheduled: Mapping[str, Any]
-    """What makes a DAG one of the region's data intervals."""
-
     kcr_conn_id: str
     args: Mapping[str, Any]
-    further: _FurtherArguments
+    of_all: Mapping[str, object]
+    """What the author adds to all of them."""
 
-    def consumers(self, hosted: Sequence[Application], started: Mapping[str, object]) -> DAG:
+    of_one: Mapping[DagName, Mapping[str, object]] = field(default_factory=dict)
+    """What the author adds to single ones; it wins."""
+
+    def __post_init__(self) -> None:
+        strange = sorted(set(self.of_one) - set(get_args(DagName)))
+        if strange:
+            raise ConfigurationError(
+                f"dag_args_of: there is no DAG {', '.join(strange)}; use {', '.join(get_args(DagName))}"
+            )
+
+    def consumers(self, spec: RegionSpec, hosted: Sequence[Application], started: Mapping[str, object]) -> DAG:
         """Return the DAG whose tasks are the applications."""
-        name = self.spec.region
-        with self.further.dag(
+        with self.dag(
             "consumers",
-            dag_id=f"{name}_consumers",
-            description=f"The consumers of the region {name}: they run until it stops",
+            description=f"The consumers of the region {self.region}: they run until it stops",
             schedule="@once",
-            start_date=self.start_date,
             max_active_runs=1,
             # Each application holds its task as long as it runs.
             max_active_tasks=max(_AT_ONCE, len(hosted) + 1),
-            default_args=self.args,
         ) as dag:
-            apply = KcrApplyRegionOperator(task_id="apply", spec=self.spec, kcr_conn_id=self.kcr_conn_id)
-            apply >> _consume(name, hosted, started)
+            apply = KcrApplyRegionOperator(task_id="apply", spec=spec, kcr_conn_id=self.kcr_conn_id)
+            apply >> _consume(self.region, hosted, started)
         return dag
 
-    def checkpoint(self) -> DAG:
-        """Return the DAG of the checkpoints."""
-        name, conn = self.spec.region, self.kcr_conn_id
-        with self.further.dag(
-            "checkpoint",
-            dag_id=f"{name}_checkpoint",
-            description=f"One checkpoint of the region {name} for each data interval",
-            default_args=self.args,
-            **self.scheduled,
+    def checkpoint(self, scheduled: Mapping[str, Any]) -> DAG:
+        """Return the DAG of the checkpoints, with what makes it one of the region's data intervals."""
+        name, conn = self.region, self.kcr_conn_id
+        with self.dag(
+            "checkpoint", description=f"One checkpoint of the region {name} for each data interval", **scheduled
         ) as dag:
             (
                 KcrValidateGroupOperator(task_id="validate", region=name, kcr_conn_id=conn)
@@ -320,23 +320,28 @@ class _Made:
             )
         return dag
 
-    def interval(self, hosted: Sequence[Application], cleared: Mapping[str, Any], started: Mapping[str, Any]) -> DAG:
+    def interval(
+        self,
+        spec: RegionSpec,
+        scheduled: Mapping[str, Any],
+        hosted: Sequence[Application],
+        cleared: Mapping[str, Any],
+        started: Mapping[str, Any],
+    ) -> DAG:
         """Return the DAG whose runs process an interval each, with one application for all if none is named."""
-        name = self.spec.region
-        with self.further.dag(
+        name = self.region
+        with self.dag(
             "interval",
-            dag_id=f"{name}_interval",
             description=f"The records of the region {name}, one data interval after the other",
-            default_args=self.args,
-            **self.scheduled,
+            **scheduled,
             # All of them at once: none ends before the members of the others have come.
             **({"max_active_tasks": len(hosted)} if len(hosted) > _AT_ONCE else {}),
         ) as dag:
             if not hosted:
-                KcrIntervalOperator(task_id="run", spec=self.spec, **cleared, **started)
+                KcrIntervalOperator(task_id="run", spec=spec, **cleared, **started)
                 return dag
             # Once for all of them: none may start with the spec of before.
-            apply = KcrApplyRegionOperator(task_id="apply", spec=self.spec, kcr_conn_id=self.kcr_conn_id)
+            apply = KcrApplyRegionOperator(task_id="apply", spec=spec, kcr_conn_id=self.kcr_conn_id)
             first, *others = hosted
             apply >> KcrIntervalOperator(task_id="run", region=name, **_members(first), **cleared, **started)
             if others:
@@ -348,18 +353,15 @@ class _Made:
                 apply >> members.expand_kwargs([_members(one) for one in others])
         return dag
 
-    def reset(self, *, consent_upsert: bool, second_person: bool) -> DAG:
+    def reset(self, spec: RegionSpec, *, consent_upsert: bool, second_person: bool) -> DAG:
         """Return the DAG of a person's reset."""
-        name, conn = self.spec.region, self.kcr_conn_id
-        with self.further.dag(
+        name, conn = self.region, self.kcr_conn_id
+        with self.dag(
             "reset",
-            dag_id=f"{name}_reset",
             description=f"Resets the region {name}, to where its form says, after a person has seen the plan",
             schedule=None,
-            start_date=self.start_date,
             max_active_runs=1,
-            default_args=self.args,
-            params=reset_params([group.group_id for group in self.spec.groups], consent_upsert=consent_upsert),
+            params=reset_params([group.group_id for group in spec.groups], consent_upsert=consent_upsert),
         ) as dag:
             asked = dag.param
             choose = KcrChooseCheckpointOperator(
@@ -393,30 +395,16 @@ class _Made:
             approve >> plan_again >> approve_again >> apply
         return dag
 
-
-@dataclass(frozen=True, slots=True)
-class _FurtherArguments:
-    """The arguments of the DAGs that the author gives, beside those that make them what they are."""
-
-    of_all: Mapping[str, object]
-    of_one: Mapping[DagName, Mapping[str, object]]
-    tags: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        strange = sorted(set(self.of_one) - set(get_args(DagName)))
-        if strange:
-            raise ConfigurationError(
-                f"dag_args_of: there is no DAG {', '.join(strange)}; use {', '.join(get_args(DagName))}"
-            )
-
-    def dag(self, name: DagName | None, **own: Any) -> DAG:  # noqa: ANN401 (Airflow's own)
+    def dag(self, name: DagName | Literal["watch"], **own: Any) -> DAG:  # noqa: ANN401 (Airflow's own)
         """Return a DAG with what is its own, and what the author adds to all and to the one of that name.
 
         Raises:
             ConfigurationError: the author gives what is the DAG's own, or what no DAG has.
         """
-        given: dict[str, Any] = {**self.of_all, **(self.of_one.get(name, {}) if name is not None else {})}
-        tags, params = [*self.tags, *_listed(given.pop("tags", ()), "tags")], dict(own.pop("params", {}))
+        given: dict[str, Any] = {**self.of_all, **(self.of_one.get(name, {}) if name != "watch" else {})}
+        shared = {"dag_id": f"{self.region}_{name}", "start_date": self.start_date, "default_args": self.args}
+        own = {**shared, **own}
+        tags, params = ["kcr", self.region, *_listed(given.pop("tags", ()), "tags")], dict(own.pop("params", {}))
         added = given.pop("params", {})
         if not isinstance(added, Mapping):
             raise ConfigurationError(f"dag_args: params is a mapping, not a {type(added).__name__}")

@@ -398,7 +398,7 @@ class Feed:
         region = OpenedRegion(name, self._store)
         after = self._store.event_position(name, READER)
         if after is None:
-            after = EventNumber(max(region.checkpoints.read().counter - PAGE, 0))
+            after = EventNumber(max(region.read().counter - PAGE, 0))
         while page := self._store.events(name, after, PAGE):
             for event in page:
                 made = self._made(region, event.body)
@@ -420,31 +420,23 @@ class Feed:
         try:
             match body:
                 case events.CheckpointPublished():
-                    return self._of_publication(region, body)
+                    is_ours = not region.read().archive.requests_for([body.sequence])
+                    return of_checkpoint(region, body.sequence, self._context, revision=0) if is_ours else None
                 case events.CheckpointRecomputed():
                     return self._of_recomputation(region, body)
                 case events.ResetDone():
-                    return self._of_reset(region, body)
+                    reset = region.resets.show(str(body.sequence))
+                    is_ours = reset.asked is not None and not reset.requester.dag_id
+                    return of_reset(region, reset, self._context) if is_ours else None
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 (one that can't be made must not keep the others)
             report_unsent(f"{type(body).__name__} in region {region.name}", error)
         return None
 
-    def _of_publication(self, region: OpenedRegion, body: events.CheckpointPublished) -> RunEvent | None:
-        if region.checkpoints.read().archive.requests_for([body.sequence]):
-            return None
-        return of_checkpoint(region.checkpoints, body.sequence, self._context, revision=0)
-
     def _of_recomputation(self, region: OpenedRegion, body: events.CheckpointRecomputed) -> RunEvent | None:
-        row = require_checkpoint(region.checkpoints.read(), body.sequence)
+        row = require_checkpoint(region.read(), body.sequence)
         made = next((one for one in row.recomputations if one.number == body.number and one.revision), None)
         if made is None or made.requester.dag_id:
             return None
-        return of_checkpoint(region.checkpoints, body.sequence, self._context, made.revision)
-
-    def _of_reset(self, region: OpenedRegion, body: events.ResetDone) -> RunEvent | None:
-        reset = region.resets.show(str(body.sequence))
-        if reset.asked is None or reset.requester.dag_id:
-            return None
-        return of_reset(region.checkpoints, reset, self._context)
+        return of_checkpoint(region, body.sequence, self._context, made.revision)

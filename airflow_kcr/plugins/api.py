@@ -40,7 +40,7 @@ from airflow_kcr.errors import (
     UnknownReset,
 )
 from airflow_kcr.plugins.overview import Lend, PartitionOrder, StoreRegions, partition_page
-from airflow_kcr.plugins.rights import Changer, FindRecomputers, FindResetters, Looker, ReadOwners
+from airflow_kcr.plugins.rights import Changer, FindWorkers, Looker, ReadOwners
 from airflow_kcr.protocol.region.commands import Command, InEpoch, PinCheckpoint, RequestCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
 from airflow_kcr.protocol.targets import TARGETS
@@ -177,11 +177,15 @@ def add_api(app: FastAPI, lend: Mapping[str, Lend], clusters: Clusters) -> None:
     """
     stores = Stores(lend=lend, clusters=clusters)
     app.add_exception_handler(KcrError, _refused)
-    app.include_router(_shown_list(stores))
-    app.include_router(_shown(stores))
-    app.include_router(_past(stores))
-    app.include_router(_changes(stores))
-    app.include_router(_of_kafka(stores))
+    looks = APIRouter(prefix=REGION, dependencies=[Depends(_may_look)])
+    changes = APIRouter(prefix=REGION, dependencies=[Depends(_may_change), Depends(from_here)])
+    _list(app, stores)
+    _show(looks, stores)
+    _show_past(looks, stores)
+    _change(changes, stores)
+    _ask_kafka(changes, stores)
+    app.include_router(looks)
+    app.include_router(changes)
 
 
 def _refused(request: Request, error: Exception) -> JSONResponse:
@@ -217,9 +221,7 @@ def _brief(view: RegionView) -> dict[str, object]:
 REGION: Final = "/api/stores/{store}/regions/{region}"
 
 
-def _shown_list(stores: Stores) -> APIRouter:
-    routes = APIRouter()
-
+def _list(routes: FastAPI, stores: Stores) -> None:
     @routes.get("/api/regions")
     def all_regions(may: Looker, read_owners: ReadOwners) -> JSONResponse:
         """All regions that the user may see, by store; one store that is away does not hide the others."""
@@ -247,8 +249,6 @@ def _shown_list(stores: Stores) -> APIRouter:
                 found.append({"kcr_conn_id": store, "region": region, "checkpoints": answers})
         return _answer(regions=found)
 
-    return routes
-
 
 def _may_look(store: str, region: str, may: Looker) -> None:
     may.require(store, region)
@@ -258,9 +258,7 @@ def _may_change(store: str, region: str, may: Changer) -> None:
     may.require(store, region)
 
 
-def _shown(stores: Stores) -> APIRouter:
-    routes = APIRouter(prefix=REGION, dependencies=[Depends(_may_look)])
-
+def _show(routes: APIRouter, stores: Stores) -> None:
     @routes.get("")
     def shown(
         store: str,
@@ -268,8 +266,7 @@ def _shown(stores: Stores) -> APIRouter:
         may: Looker,
         change: Changer,
         read_owners: ReadOwners,
-        resetters: FindResetters,
-        recomputers: FindRecomputers,
+        workers: FindWorkers,
     ) -> JSONResponse:
         """The region, its DAGs, and whether the user may change it."""
         with stores.opened(store) as opened, uncollected():
@@ -282,8 +279,7 @@ def _shown(stores: Stores) -> APIRouter:
             now=now,
             may_change=change.has(store, region),
             dags=dags,
-            reset_dags=resetters(dags),
-            **recomputers(dags)._asdict(),
+            **workers(dags)._asdict(),
             targets=[{name: getattr(one, name) for name in TARGET} for one in TARGETS],
         )
 
@@ -320,12 +316,8 @@ def _shown(stores: Stores) -> APIRouter:
         with stores.region(store, region) as lent, uncollected():
             return _answer(samples=lent.lag_history()[-PAGE:])
 
-    return routes
 
-
-def _past(stores: Stores) -> APIRouter:
-    routes = APIRouter(prefix=REGION, dependencies=[Depends(_may_look)])
-
+def _show_past(routes: APIRouter, stores: Stores) -> None:
     @routes.get("/checkpoints")
     def checkpoints(store: str, region: str, before: Number = None, last: Count = 50) -> JSONResponse:
         """The newest checkpoints before a number, the oldest first."""
@@ -374,12 +366,8 @@ def _past(stores: Stores) -> APIRouter:
             found = lent.brief_events(before=before, last=last, longest=LONGEST)
         return _answer(events=[event._asdict() for event in found])
 
-    return routes
 
-
-def _changes(stores: Stores) -> APIRouter:
-    routes = APIRouter(prefix=REGION, dependencies=[Depends(_may_change), Depends(from_here)])
-
+def _change(routes: APIRouter, stores: Stores) -> None:
     def handle(store: str, region: str, asked: Asked, command: Command[object]) -> JSONResponse:
         name, epoch = region_name(region), Epoch(asked.epoch)
         with stores.opened(store) as opened:
@@ -437,12 +425,9 @@ def _changes(stores: Stores) -> APIRouter:
             lent = Region(region, opened, clusters=stores.clusters)
             return _answer(plan=lent.recompute(sequence).plan())
 
-    return routes
 
-
-def _of_kafka(stores: Stores) -> APIRouter:
+def _ask_kafka(routes: APIRouter, stores: Stores) -> None:
     """What Kafka is asked: by users who may change the region, as it connects to Kafka with the region's settings."""
-    routes = APIRouter(prefix=REGION, dependencies=[Depends(_may_change), Depends(from_here)])
 
     @routes.post("/validation")
     def validation(store: str, region: str) -> JSONResponse:
@@ -459,5 +444,3 @@ def _of_kafka(stores: Stores) -> APIRouter:
         rows = sorted(found, key=lambda one: one.finding is CommitFinding.EQUAL)
         different = sum(one.finding is not CommitFinding.EQUAL for one in found)
         return _answer(comparison=rows[:PAGE], total=len(rows), different=different)
-
-    return routes

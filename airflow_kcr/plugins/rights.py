@@ -214,21 +214,11 @@ def _work(version: UUID, content: str) -> _Work:
     return _Work(frozenset(places_of(data)), takes_target(data), takes_checkpoint(data), has_intervals)
 
 
-def resetters() -> Callable[[Collection[str]], list[str]]:
-    """Return what finds the DAGs that reset a region; tests put their own in its place."""
-    return _reset_dags
+class Workers(NamedTuple):
+    """The DAGs by which a region is reset, and its checkpoints are recomputed."""
 
-
-FindResetters: TypeAlias = Annotated[Callable[[Collection[str]], list[str]], Depends(resetters)]
-
-
-def _reset_dags(dag_ids: Collection[str]) -> list[str]:
-    """Return those of some DAGs that reset a region to the target that their run's params name."""
-    return [dag_id for dag_id, work in _works_of(dag_ids).items() if work.takes_target]
-
-
-class Recomputers(NamedTuple):
-    """The DAGs by which checkpoints of a region are recomputed."""
+    reset_dags: list[str]
+    """A run of one of these resets the region to the target that its params name."""
 
     recompute_dags: list[str]
     """A run of one of these recomputes the checkpoint that its params name."""
@@ -237,17 +227,18 @@ class Recomputers(NamedTuple):
     """A run of one of these recomputes its interval where it is cleared."""
 
 
-def recomputers() -> Callable[[Collection[str]], Recomputers]:
-    """Return what finds the DAGs that recompute; tests put their own in its place."""
-    return _recomputers
+def workers() -> Callable[[Collection[str]], Workers]:
+    """Return what finds those of some DAGs that reset or recompute; tests put their own in its place."""
+    return _workers
 
 
-FindRecomputers: TypeAlias = Annotated[Callable[[Collection[str]], Recomputers], Depends(recomputers)]
+FindWorkers: TypeAlias = Annotated[Callable[[Collection[str]], Workers], Depends(workers)]
 
 
-def _recomputers(dag_ids: Collection[str]) -> Recomputers:
+def _workers(dag_ids: Collection[str]) -> Workers:
     works = _works_of(dag_ids).items()
-    return Recomputers(
+    return Workers(
+        [dag_id for dag_id, work in works if work.takes_target],
         [dag_id for dag_id, work in works if work.takes_checkpoint],
         [dag_id for dag_id, work in works if work.has_intervals],
     )

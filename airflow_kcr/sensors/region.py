@@ -34,12 +34,10 @@ class RegionSensor(WaitingTask, BaseSensorOperator):
     the log then says what it was. What it waits for is named in the error of a timeout.
 
     Args:
-        region: the region's name (templated).
-        kcr_conn_id: the Airflow connection of the store (templated).
         deferrable: whether to give up the worker's slot while waiting; without, `mode` and `poke_interval` count.
         retries: how often to try again; a timeout, and a goal out of reach, aren't retried.
         retry_delay: how long to wait before that.
-        kwargs: as for every sensor.
+        kwargs: as for every sensor; `region` and `kcr_conn_id` among them.
     """
 
     def __init__(

@@ -640,7 +640,9 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "airflow-operators-shared": lambda: airflow_pages.shared_arguments("operators"),
     "airflow-commands": airflow_pages.commands,
     "airflow-operators": lambda: airflow_pages.described("operators"),
-    "airflow-sensors-common": lambda: airflow_pages.common("sensors", "region", "RegionSensor"),
+    "airflow-sensors-common": lambda: "\n".join(
+        (airflow_pages.common("hooks", "kcr", "RegionTask"), airflow_pages.common("sensors", "region", "RegionSensor"))
+    ),
     "airflow-sensors": lambda: airflow_pages.described("sensors"),
     "airflow-notifiers": airflow_pages.notifiers,
 }

@@ -56,8 +56,7 @@ def page_at(url: str, **others: str) -> FastAPI:
     app = build_page(lends, FakeCluster().clusters)
     flights = {(name, "flights"): frozenset({"flights_checkpoint"}) for name in lends}
     app.dependency_overrides[rights.owners] = lambda: lambda: flights
-    app.dependency_overrides[rights.resetters] = lambda: lambda dags: []
-    app.dependency_overrides[rights.recomputers] = lambda: lambda dags: rights.Recomputers([], [])
+    app.dependency_overrides[rights.workers] = lambda: lambda dags: rights.Workers([], [], [])
     return app
 
 
