@@ -29,7 +29,6 @@ from airflow_kcr.protocol.values import (
 )
 
 if TYPE_CHECKING:
-    from airflow_kcr.protocol.region.rows import CheckpointRequest
     from airflow_kcr.protocol.region.state import Region
     from airflow_kcr.protocol.region.waits import Wait
 
@@ -173,7 +172,15 @@ class RequestPublished(Goal):
             raise CheckpointRefused(
                 f"region {region.name} has no checkpoint request with the id {self.request_id!r}; ask again"
             )
-        _refuse_ended(request)
+        if request.state is RequestState.ABORTED:
+            raise TimedOut(
+                f"the checkpoint was aborted: {request.refusal}; ask again with the same request id "
+                f"({request.request_id})"
+            )
+        if request.state in {RequestState.REFUSED, RequestState.SUPERSEDED}:
+            raise CheckpointRefused(
+                f"there will be no checkpoint for request id {request.request_id} ({request.state}): {request.refusal}"
+            )
         if request.state is not RequestState.ANSWERED or request.sequence is None:
             _refuse_halt(region)
             return False
@@ -186,19 +193,6 @@ class RequestPublished(Goal):
 
         request = region.request_of(self.request_id)
         return iter(()) if request is None else waits.to_publish(region, now, request)
-
-
-def _refuse_ended(request: CheckpointRequest) -> None:
-    from airflow_kcr.protocol.region.rows import RequestState
-
-    if request.state is RequestState.ABORTED:
-        raise TimedOut(
-            f"the checkpoint was aborted: {request.refusal}; ask again with the same request id ({request.request_id})"
-        )
-    if request.state in {RequestState.REFUSED, RequestState.SUPERSEDED}:
-        raise CheckpointRefused(
-            f"there will be no checkpoint for request id {request.request_id} ({request.state}): {request.refusal}"
-        )
 
 
 def _refuse_halt(region: Region) -> None:

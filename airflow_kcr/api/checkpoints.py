@@ -37,6 +37,12 @@ _NEXT: Final = timedelta(microseconds=1)
 """The least that a boundary is later than another one."""
 
 
+PUBLISHED: Final = AnswerColumns[Checkpoint](
+    "timeline", "sequence", "boundary", ("inexact", lambda row: bool(row.inexact)), "revision"
+)
+"""What tasks return of a checkpoint."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSummary(View):
     """One checkpoint in a line."""

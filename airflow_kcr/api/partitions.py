@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from airflow_kcr.api.clusters import Cluster, Clusters, ask_each
 from airflow_kcr.api.validation import noted
-from airflow_kcr.api.views import OF_PARTITION, AnswerColumns, View
+from airflow_kcr.api.views import OF_PARTITION, WHY, AnswerColumns, View
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError, KcrError
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.assignors import assign
@@ -47,8 +47,7 @@ class Lag(View):
         *OF_PARTITION,
         *("position", "committed", "log_start", "log_end", "lag"),
         ("lag_seconds", lambda row: row.behind),
-        ("verdict", lambda row: row.finding.verdict),
-        ("why", lambda row: row.finding.text() if row.finding.what else ""),
+        *("finding.verdict", WHY),
         ("member_id", lambda row: row.member),
         "trouble",
         table=(

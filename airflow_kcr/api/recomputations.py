@@ -234,7 +234,17 @@ class RegionRecomputation:
                 sinks are declared wrongly.
             UpsertNeedsConsent: a table of mode `upsert` is among the sinks whose output is replaced.
         """
-        return self._checked(self._handle.read())
+        region = self._handle.read()
+        groups = self._with_sinks(region)
+        upserts = _upserts(region, groups)
+        if upserts and isinstance(self.output, Replace) and not self.output.consent_upsert:
+            raise UpsertNeedsConsent(
+                f"sink {', '.join(upserts)} has mode upsert, which keeps one row a key: of checkpoint {self.sequence}, "
+                "rows that it wrote last are replaced by what is made now, or go; rows that a later checkpoint has "
+                "written stay, and what it had overwritten does not come back; to recompute it all the same, give "
+                "--consent-upsert (consent_upsert=True in Python)"
+            )
+        return groups
 
     def begin(
         self, groups: tuple[values.GroupId, ...], ranges: Mapping[values.GroupPartition, tuple[values.Range, ...]]
@@ -347,19 +357,6 @@ class RegionRecomputation:
         if not isinstance(self.output, Into):
             return ()
         return _sinks(spec, [group.group_id for group in spec.groups])
-
-    def _checked(self, region: Region) -> tuple[values.GroupId, ...]:
-        """Return the groups, each with sinks whose output may be replaced."""
-        groups = self._with_sinks(region)
-        upserts = _upserts(region, groups)
-        if upserts and isinstance(self.output, Replace) and not self.output.consent_upsert:
-            raise UpsertNeedsConsent(
-                f"sink {', '.join(upserts)} has mode upsert, which keeps one row a key: of checkpoint {self.sequence}, "
-                "rows that it wrote last are replaced by what is made now, or go; rows that a later checkpoint has "
-                "written stay, and what it had overwritten does not come back; to recompute it all the same, give "
-                "--consent-upsert (consent_upsert=True in Python)"
-            )
-        return groups
 
     def _with_sinks(self, region: Region) -> tuple[values.GroupId, ...]:
         """Return the groups, each with sinks."""

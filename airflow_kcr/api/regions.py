@@ -25,7 +25,7 @@ from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Handle:
     """One region of a store, by its name: where it is, how Kafka is reached, and who acts."""
 

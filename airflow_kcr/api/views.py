@@ -80,6 +80,9 @@ def of(part: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{part}.{name}" for name in names)
 
 
+WHY: Final = "why", lambda one: one.finding.text() if one.finding.what else ""
+"""Why a verdict on lag is what it is, of what has its `finding`."""
+
 OF_PARTITION: Final = of("partition", "group", "topic", "partition")
 """The names of the partition that an answer is about."""
 
@@ -281,8 +284,8 @@ class RegionSummary(View):
         ("overdue_seconds", lambda r: r.overdue),
         ("progress", lambda r: r.liveness.verdict),
         *("members", "alive", "lag", "recent_lag"),
-        ("verdict", lambda r: r.lag_finding.verdict),
-        ("why", lambda r: r.lag_finding.text() if r.lag_finding.what else ""),
+        "finding.verdict",
+        WHY,
         "trouble",
     )
 
@@ -311,7 +314,7 @@ class RegionSummary(View):
     recent_lag: tuple[int | None, ...] = ()
     """How many offsets were left to read at each sample that verdicts are made of, oldest first; None: not known."""
 
-    lag_finding: LagFinding = NO_SAMPLE
+    finding: LagFinding = NO_SAMPLE
     """What the lag means."""
 
     halt: str = ""
@@ -356,7 +359,7 @@ class RegionSummary(View):
             liveness=waited,
             overdue=boundaries.overdue(region, now),
             recent_lag=lag.course(region.rules.groups, samples) if lags else (),
-            lag_finding=lag.worst(lags.values()),
+            finding=lag.worst(lags.values()),
             halt="" if region.halt is None else region.halt.text,
         )
 
@@ -385,8 +388,8 @@ class RegionView(RegionSummary):
         ("overdue_seconds", lambda r: r.overdue),
         ("progress", lambda r: r.liveness.verdict),
         "lag",
-        ("verdict", lambda r: r.lag_finding.verdict),
-        ("why", lambda r: r.lag_finding.text() if r.lag_finding.what else ""),
+        "finding.verdict",
+        WHY,
         ("restore_point_overtaken_at", lambda r: r.overtaken_at),
         *("halted", "note"),
         (

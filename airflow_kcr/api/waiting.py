@@ -115,7 +115,9 @@ def wait_for(
         progress = missing(region, now, goal, waited=timedelta(seconds=monotonic() - began))
         left = timeout - progress.waited
         if left <= timedelta(0):
-            raise TimedOut(f"gave up after {_seconds(timeout)} {progress}; nothing was undone, wait again if you like")
+            raise TimedOut(
+                f"gave up after {timeout.total_seconds():g} s {progress}; nothing was undone, wait again if you like"
+            )
         on_progress(progress)
         # What was done between the read and now is noticed at once; whatever goes wrong is met by the next read.
         store.wait(name, region.counter, min(left, POLL_PERIOD))
@@ -172,7 +174,3 @@ def _go_on_without(error: StoreError, began: float, last_answer: float, timeout:
     away = timedelta(seconds=now - last_answer)
     if last_answer == began or away > STORE_AWAY or timedelta(seconds=now - began) >= timeout:
         raise error
-
-
-def _seconds(span: timedelta) -> str:
-    return f"{span.total_seconds():g} s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
@@ -132,10 +132,6 @@ def _killed(region: Region) -> str:
     )
 
 
-_NOTES: Final[Mapping[Verb, Callable[[Region], str]]] = {verbs.KILL: _killed}
-"""What a person is told once a verb was asked."""
-
-
 def _steered_by(verb: Verb) -> Callable[..., None]:
     """Return the command of a verb that needs no more than the region's name."""
 
@@ -145,8 +141,8 @@ def _steered_by(verb: Verb) -> Callable[..., None]:
         require_wait(wait, timeout)
         with region_of(name, store) as region:
             region.ask(verb)
-            if verb in _NOTES:
-                note(_NOTES[verb](region))
+            if verb is verbs.KILL:
+                note(_killed(region))
             _show_when(region, verb if wait else None, timeout, output)
 
     return steer
@@ -350,7 +346,7 @@ def shown(view: RegionView) -> Result:
         rows=rows,
         facts=facts
         | {"progress": view.liveness.text(), "halted": view.halted, "note": view.note}
-        | {"lag": f"{plain(view.lag)} to read; {view.lag_finding.text()}", "retention": retention},
+        | {"lag": f"{plain(view.lag)} to read; {view.finding.text()}", "retention": retention},
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from airflow_kcr.api.views import AnswerColumns
 
@@ -135,25 +135,21 @@ def _cell(value: object) -> object:
 
 
 def _show_table(result: Result) -> None:
+    from rich.console import Console
+
     rows = result.rows if result.table_rows is None else result.table_rows
     parts = [] if result.facts is None else [_facts(result.facts)]
     if rows:
         parts.append(_table(result, rows))
     elif result.empty:
         note(result.empty)
-    console = _console()
+    # In a file or a pipe a line is as long as it needs to be: nothing is cut off or wrapped there.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
     with console.capture() as captured:
         for number, part in enumerate(parts):
             console.print(*([""] if number else []), part, sep="\n")
     # Tables are padded to their width; trailing blanks would be in the way in files, diffs and copied text.
     typer.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # In a file or a pipe a line is as long as it needs to be: nothing is cut off or wrapped there.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
 
 
 def _facts(facts: Mapping[str, object]) -> RenderableType:

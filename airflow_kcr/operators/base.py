@@ -173,14 +173,8 @@ class StateOperator(WaitingOperator):
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Return the region's state and its newest checkpoint."""
         view = region.show()
-        return {
-            "region": view.region,
-            "state": view.state,
-            "desired_state": view.desired_state,
-            "epoch": view.epoch,
-            "timeline": view.timeline,
-            "sequence": view.last_complete,
-        }
+        shown = view.shown.document(view, ("region", "state", "desired_state", "epoch", "timeline"))
+        return {**shown, "sequence": view.last_complete}
 
 
 def sequence_of(given: Mapping[str, Any] | int | str | None, context: Context, region: Region) -> int:

@@ -21,7 +21,6 @@ from airflow_kcr.triggers.waits import ask_last
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kcr.hooks.spark_submit import Submission
     from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.spec import RegionSpec
 
@@ -69,8 +68,6 @@ class KcrConsumeOperator(ApplicationOperator):
         self._killed: Requester | None = None
         """Who asks for the last checkpoint, as the history will say."""
 
-    # -- the life of a try ---------------------------------------------------------------------------------------
-
     def execute(self, context: Context) -> None:
         """Start the application, and wait until the region has stopped.
 
@@ -88,8 +85,15 @@ class KcrConsumeOperator(ApplicationOperator):
                 known = region.show().incarnations
             indexes = members_in(spec, self.group_id, self.indexes)
             before = tuple(known.get(f"{self.group_id}[{index}]", 0) for index in indexes)
-            task = Task.of_this_process(self._request_id(context), _drain_within())
-            submission = self._submission(spec, indexes, takeover=context["ti"].try_number > 1)
+            drain = timedelta(seconds=conf.getfloat("kcr", "task_gone_drain", fallback=DRAIN_WITHIN.total_seconds()))
+            # Another try that is killed needs another checkpoint.
+            number = context["ti"].try_number
+            task = Task.of_this_process(f"{kcr.request_id(context)}/try {number}", drain)
+            listed = ",".join(map(str, indexes))
+            arguments = ["member", "run", self.region, "--group", self.group_id, "--index", listed]
+            arguments += ["--takeover"] if number > 1 else []
+            name = f"kcr {self.region} {self.group_id} {listed}"
+            submission = self.submission(spec, [GroupId(self.group_id)], name, *arguments)
             self._killed = kcr.requester(context, "the task was killed")
             submit = self.started(context, spec, submission, task)
             if not submit.is_cluster:
@@ -141,22 +145,6 @@ class KcrConsumeOperator(ApplicationOperator):
             ask_last(environment[STORE_VARIABLE], self.region, environment[REQUEST_ID], requester)
         except KcrError as error:
             self.log.warning("the region was not asked for a last checkpoint; its driver asks itself: %s", error)
-
-    def _request_id(self, context: Context) -> str:
-        """Return the name of this try's last checkpoint; another try that is killed needs another checkpoint."""
-        return f"{kcr.request_id(context)}/try {context['ti'].try_number}"
-
-    # -- before ---------------------------------------------------------------------------------------------------
-
-    def _submission(self, spec: RegionSpec, indexes: tuple[int, ...], *, takeover: bool) -> Submission:
-        listed = ",".join(map(str, indexes))
-        arguments = ["member", "run", self.region, "--group", self.group_id, "--index", listed]
-        if takeover:
-            arguments.append("--takeover")
-        name = f"kcr {self.region} {self.group_id} {listed}"
-        return self.submission(spec, [GroupId(self.group_id)], name, *arguments)
-
-    # -- after ---------------------------------------------------------------------------------------------------
 
     def _require_end(self, context: Context, indexes: tuple[int, ...]) -> None:
         """Refuse an end that is not the region's: the application was told to end, and no member consumes now.
@@ -220,7 +208,3 @@ def members_in(spec: RegionSpec, group_id: str, given: int | str | Sequence[int]
             f"{', '.join(map(str, beyond))} is not among them: correct indexes, or raise members in the spec"
         )
     return indexes
-
-
-def _drain_within() -> timedelta:
-    return timedelta(seconds=conf.getfloat("kcr", "task_gone_drain", fallback=DRAIN_WITHIN.total_seconds()))

@@ -139,14 +139,9 @@ def _event(
 
 def document(region: str, row: Checkpoint) -> dict[str, Any]:
     """Return what drain, commit, run and recompute return of a checkpoint."""
-    return {
-        "region": region,
-        "timeline": int(row.timeline),
-        "sequence": int(row.sequence),
-        "boundary": None if row.boundary is None else format_instant(row.boundary),
-        "inexact": bool(row.inexact),
-        "revision": row.revision,
-    }
+    from airflow_kcr.api.checkpoints import PUBLISHED
+
+    return {"region": region, **PUBLISHED.document(row)}
 
 
 def _is_known(region: object) -> bool:

@@ -227,9 +227,4 @@ class KcrVerifyOperator(RegionTask):
                 f"the history of region {self.region} has {len(verdict.violations)} violation(s); the first: "
                 f"{verdict.violations[0].invariant}: {verdict.violations[0].detail}"
             )
-        return {
-            "region": self.region,
-            "checked_events": verdict.checked_events,
-            "checked_batches": verdict.checked_batches,
-            "after": verdict.after,
-        }
+        return verdict.shown.document(verdict, ("region", "checked_events", "checked_batches", "after"))

@@ -292,8 +292,7 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 def responder(event: Mapping[str, Any]) -> str:
     """Return who has answered a task that waited for a person; empty: Airflow does not say."""
-    user = event.get("responded_by_user")
-    found = _mapping(user) if isinstance(user, Mapping) else {}
+    found = _mapping(event.get("responded_by_user"))
     return str(found.get("name") or found.get("id") or "")
 
 

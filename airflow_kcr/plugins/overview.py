@@ -56,9 +56,8 @@ class StoreRegions:
         for name in filter(may.has_any_of, stores):
             try:
                 with stores[name]() as store:
-                    yield cls(
-                        kcr_conn_id=name, regions=tuple(one for one in regions(store) if may.has(name, one.region))
-                    )
+                    seen = tuple(one for one in regions(store) if may.has(name, one.region))
+                yield cls(kcr_conn_id=name, regions=seen)
             except KcrError as error:
                 yield cls(kcr_conn_id=name, problem=error.message)
 

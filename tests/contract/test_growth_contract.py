@@ -334,4 +334,4 @@ def standing_still(driver: Driver, group: GroupId) -> list[LagSample]:
 
 def seen(one: RegionSummary) -> tuple[object, ...]:
     """Return what does not change with the clock."""
-    return one.region, one.state, one.last_complete, one.alive, one.lag, one.lag_finding.verdict, one.liveness.verdict
+    return one.region, one.state, one.last_complete, one.alive, one.lag, one.finding.verdict, one.liveness.verdict

@@ -236,7 +236,7 @@ def test_a_measurement_is_judged_with_the_kept_samples_and_keeps_none(
     assert len(driver.store.lag_since(driver.name, NEVER)) == 9
     assert {row.to_json()["verdict"] for row in found.partitions} == {"warn"}
     (summary,) = regions(driver.store)
-    assert (summary.lag_finding.verdict, summary.lag) == (LagVerdict.WARN, sum(p.lag or 0 for p in _newest(driver)))
+    assert (summary.finding.verdict, summary.lag) == (LagVerdict.WARN, sum(p.lag or 0 for p in _newest(driver)))
 
 
 def _newest(driver: Driver) -> list[LagPoint]:

@@ -22,7 +22,7 @@ import airflow_kcr
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.pods import label_of
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
-from airflow_kcr.protocol.values import RequestId
+from airflow_kcr.protocol.values import GroupId, RequestId
 from airflow_kcr.spark.session import CONNECTOR, POSTGRES_DRIVER
 from airflow_kcr.spec import parse
 from airflow_kcr.triggers.waits import RegionTrigger
@@ -164,7 +164,7 @@ def test_members_are_given_what_their_tables_and_every_groups_checkpoints_are_wr
         f"  - {{group_id: h, topics: [t], pipeline: 'm:f', {h}}}\n"
     )
     operator = KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0, **options)
-    assert operator._submission(spec, (0,), takeover=False).packages == packages
+    assert operator.submission(spec, [GroupId("g")], "members").packages == packages
 
 
 def test_a_second_try_takes_the_members_over(submits: Submits) -> None:
