@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.clusters import Cluster, Clusters, ask_each
 from airflow_kcr.api.validation import chosen_groups, participants
 from airflow_kcr.api.views import AnswerColumns, View, of
 from airflow_kcr.protocol.observations import GroupSeen, MemberSeen
-from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
-from airflow_kcr.spec import RegionSpec, stored_spec
 from airflow_kcr.store.regions import RegionStore
 
 
@@ -66,13 +65,10 @@ def described(
         BrokerUnavailable, CredentialsRefused: a cluster is unreachable, or refuses the login or the call.
     """
     region, _ = store.read(name)
-    spec = stored_spec(region.spec.text)
-    return tuple(_described(region, spec, group, readers) for group in chosen_groups(region, groups))
 
+    def describe(cluster: Cluster, rules: GroupRules) -> DescribedGroup:
+        seen, known = cluster.describe(rules.group_id), participants(region, rules.group_id, cluster.client)
+        members = tuple(DescribedMember(seen=listed, member=known.member(listed, rules)) for listed in seen.members)
+        return DescribedGroup(seen=seen, members=members)
 
-def _described(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: Clusters) -> DescribedGroup:
-    with readers(spec, group) as cluster:
-        seen, client = cluster.describe(group), cluster.client
-    known, rules = participants(region, group, client), region.rules.groups[group]
-    members = tuple(DescribedMember(seen=listed, member=known.member(listed, rules)) for listed in seen.members)
-    return DescribedGroup(seen=seen, members=members)
+    return tuple(ask_each(region, readers, describe, chosen_groups(region, groups)).values())

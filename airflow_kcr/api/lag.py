@@ -11,14 +11,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.api import partitions
-from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.clusters import Clusters, ask_each
 from airflow_kcr.api.partitions import Lag
 from airflow_kcr.api.views import AnswerColumns, View
 from airflow_kcr.protocol.region import lag, liveness
 from airflow_kcr.protocol.region.lag import LagFinding, LagPoint, LagSample
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RegionName
-from airflow_kcr.spec import stored_spec
 from airflow_kcr.store.regions import RegionStore
 
 ALL: Final = lag.TIERS[-1][0]
@@ -162,16 +161,12 @@ def _place(row: Lag) -> Offset | None:
 
 def _with_first_records(region: Region, rows: Sequence[Lag], clusters: Clusters, now: datetime) -> Iterable[Lag]:
     """Yield rows with how old the first record beyond the position is, as far as Kafka says so."""
-    spec = stored_spec(region.spec.text)
     left: dict[GroupId, dict[GroupPartition, Offset]] = {}
     for row in sorted(rows, key=lambda row: -(row.lag or 0)):
         if row.lag and (place := _place(row)) is not None:
             left.setdefault(row.partition.group, {})[row.partition] = place
-    found: dict[GroupPartition, tuple[bool, datetime | None]] = {}
-    for group, places in left.items():
-        with clusters(spec, group) as cluster:
-            answers = cluster.first_records(places)
-        found |= {p: (answer.offset is None, answer.found) for p, answer in answers.items()}
+    answers = ask_each(region, clusters, lambda cluster, rules: cluster.first_records(left[rules.group_id]), left)
+    found = {p: (one.offset is None, one.found) for each in answers.values() for p, one in each.items()}
     for row in rows:
         is_read_up, came = found.get(row.partition, (row.lag == 0, None))
         behind = timedelta(0) if is_read_up else None if came is None else max(now - came, timedelta(0))
