@@ -159,9 +159,8 @@ def of_checkpoint(handle: Handle, sequence: int, context: EventContext, revision
     row = require_checkpoint(region, CheckpointNumber(sequence))
     spec = stored_spec(region.spec.text)
     number = row.revision if revision is None else revision
-    made = _attempt(row, number)
-    at = row.published_at if number == 0 else None if made is None else made.finished_at
-    run = run_id(region, row, number)
+    made, run = _attempt(row, number), run_id(region, row, number)
+    at = row.published_at if made is None else made.finished_at
     if at is None or run is None:
         what = "not published" if number == 0 else f"not known to have a revision {number}"
         raise CheckpointNotUsable(f"checkpoint {row.sequence} of region {region.name} is {what}")
@@ -233,8 +232,8 @@ def of_reset(handle: Handle, reset: ResetView, context: EventContext) -> RunEven
 
 
 def _attempt(row: Checkpoint, revision: int) -> Recomputation | None:
-    """Return the recomputation that has made a revision, 1 or later."""
-    return next((one for one in row.recomputations if one.revision == revision), None)
+    """Return the recomputation that has made a revision; None: it is the publication, or not known any more."""
+    return next((one for one in row.recomputations if one.revision and one.revision == revision), None)
 
 
 def _uuid(region: Region, *numbers: object) -> str:

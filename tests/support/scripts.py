@@ -32,6 +32,7 @@ from airflow_kcr.protocol.values import (
     Range,
     RequestId,
     Timeline,
+    drawn,
 )
 from airflow_kcr.schedules import Every
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
@@ -156,17 +157,7 @@ def all_crash(driver: Driver, members: Iterable[MemberId] | None = None) -> None
 
 def call_of(driver: Driver, batch: BatchId) -> BatchCall:
     """Return a batch of the region as an engine has it."""
-    row = driver.row(batch)
-    return BatchCall(
-        region=driver.name,
-        member=row.member,
-        batch=row.batch,
-        epoch=row.epoch,
-        timeline=row.timeline,
-        sequence=row.sequence,
-        ranges=row.ranges,
-        progress=EMPTY,
-    )
+    return drawn(BatchCall, driver.row(batch), region=driver.name, progress=EMPTY)
 
 
 def reset_order(driver: Driver, *asked: GroupPartition) -> ResetSinks:
