@@ -34,6 +34,7 @@ from tests.support.driver import GROUP, Driver
 from tests.support.sink_files import Killed, LocalFolder, killing
 from tests.support.table_files import (
     COLUMNS,
+    MADE,
     Owned,
     ParquetRewriter,
     TableFiles,
@@ -186,10 +187,22 @@ def test_a_commit_that_did_not_get_there_is_an_error_and_made_by_the_next_try(fi
     assert files.rows() == files.records(sequence)
 
 
-@pytest.mark.parametrize("commits", [1, 12, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("commits", [1, 12])
 def test_commits_of_others_in_between_stay_and_keep_nothing_from_being_published(
     files: TableFiles, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    overtaken_by(files, commits, monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_nor_do_very_many_of_them(files: TableFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each try reads the log of the table; with a catalog or an object store in between it would be the same for hours.
+    overtaken_by(files, 100, monkeypatch)
+
+
+def overtaken_by(files: TableFiles, commits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have others commit before each of as many tries of a publication, and see that all of it is in the table."""
     files.fill()
     sequence = complete(files, "n1")
     left = iter(range(commits))
