@@ -257,11 +257,13 @@ class Driver:
 
     def spread(self) -> None:
         """Claim as Kafka's range assignor would propose, over the members that have a process."""
-        for group in self.held.rules.groups:
+        region = self.held
+        for group in region.rules.groups:
             members = sorted(m for m in self.processes if m.group == group)
             logs = sorted(p for p in self.logs if p.group == group)
             for place, member in enumerate(members):
-                self.claim(member, logs[place * len(logs) // len(members) : (place + 1) * len(logs) // len(members)])
+                own = logs[place * len(logs) // len(members) : (place + 1) * len(logs) // len(members)]
+                self._claim(region, member, own)
 
     def insist(self, member: MemberId, partitions: Iterable[GroupPartition] | None = None) -> None:
         """Claim as a member does that has been refused for as long as a batch of another may take."""
@@ -275,7 +277,17 @@ class Driver:
         waited: timedelta = timedelta(0),
     ) -> None:
         """Claim a set of partitions, which Kafka has just assigned; without one, the last assignment again."""
-        process, initial = self.processes[member], self.held.initial
+        self._claim(self.held, member, partitions, waited=waited)
+
+    def _claim(
+        self,
+        region: Region,
+        member: MemberId,
+        partitions: Iterable[GroupPartition] | None,
+        *,
+        waited: timedelta = timedelta(0),
+    ) -> None:
+        process, initial = self.processes[member], region.initial
         if partitions is not None:
             process.assigned = tuple(partitions)
         process.assignments += 1
@@ -297,7 +309,9 @@ class Driver:
 
     def answer(self, member: MemberId) -> None:
         """Answer a member's open seek entries: from the sink's progress, otherwise with the log's start."""
-        region = self.held
+        self._answer(self.held, member)
+
+    def _answer(self, region: Region, member: MemberId) -> Region:
         found: dict[GroupPartition, commands.Found] = {}
         for partition, target in open_targets(region, member).items():
             if target.source is not SeekSource.SINK_PROGRESS:
@@ -305,26 +319,32 @@ class Driver:
                 continue
             timeline, offset = self.progress.get(partition, (Timeline(-1), Offset(0)))
             found[partition] = commands.Found(offset=offset if timeline == region.timeline else None)
-        if found:
-            self.handle(commands.AnswerEntries(caller=self.caller(member), found=found))
+        if not found:
+            return region
+        return self.handle(commands.AnswerEntries(caller=self._caller(region, member), found=found))
 
     def acknowledge(self, member: MemberId) -> None:
         """Acknowledge the running reset, its open entries answered first."""
-        self.answer(member)
-        self.handle(commands.Acknowledge(caller=self.caller(member)))
+        self._acknowledge(self.held, member)
+
+    def _acknowledge(self, region: Region, member: MemberId) -> None:
+        region = self._answer(region, member)
+        self.handle(commands.Acknowledge(caller=self._caller(region, member)))
 
     def finish_reset(self) -> None:
         """Let every process do its part of a running reset, and publish what has to be."""
         self.publish()
+        region = self.held
         for member in sorted(self.processes):
-            region = self.held
             if region.reset is None:
                 return
             if region.members[member].claimed != region.epoch:
-                self.claim(member)
+                self._claim(region, member, None)
+                region = self.held
         for member in sorted(self.processes):
-            if self.held.reset is not None:
-                self.acknowledge(member)
+            if region.reset is not None:
+                self._acknowledge(region, member)
+                region = self.held
 
     def find_stranger(self) -> None:
         """Find a foreign consumer in the region's first group: it halts, if its policy is `fail`."""
@@ -389,16 +409,18 @@ class Driver:
         self, member: MemberId, width: int = 10, partitions: Iterable[GroupPartition] | None = None
     ) -> BatchId:
         """Start a batch of `width` offsets on each of the partitions, by default all that the member holds."""
-        region = self.held
+        return self._start_batch(self.held, member, width, partitions).batch
+
+    def _start_batch(
+        self, region: Region, member: MemberId, width: int, partitions: Iterable[GroupPartition] | None = None
+    ) -> rows.Batch:
         held = self._claims(region, member)
         ranges: dict[GroupPartition, Range] = {}
         for partition in held if partitions is None else partitions:
             place = held[partition].position
             if place is not None and place < self.logs[partition].end:
                 ranges[partition] = Range(place, Offset(min(place + width, self.logs[partition].end)))
-        request = self._batch_of(region, member, ranges, self._fresh("batch"))
-        self.handle(request)
-        return request.batch
+        return self.handle(self._batch_of(region, member, ranges, self._fresh("batch")))
 
     def start_ranges(self, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> BatchId:
         """Start a batch of exactly these ranges."""
@@ -424,10 +446,13 @@ class Driver:
         """Let a fenced sink commit a batch's output, whatever becomes of the batch, and return the batch's row."""
         region = self.held
         row = region.running.get(batch) or self.row(batch)
+        self._commit_output(region, row)
+        return row
+
+    def _commit_output(self, region: Region, row: rows.Batch) -> None:
         for partition, range_ in row.ranges.items():
             if region.rules.groups[partition.group].delivery is Delivery.EXACTLY_ONCE:
                 self.progress[partition] = (row.timeline, range_.to)
-        return row
 
     def row(self, batch: BatchId) -> rows.Batch:
         """Return a batch's row in the ledger."""
@@ -435,8 +460,10 @@ class Driver:
 
     def finish_batch(self, batch: BatchId) -> None:
         """Finish a batch, its output committed first."""
-        row = self.commit_output(batch)
-        self.handle(commands.FinishBatch(batch=batch, member=row.member, incarnation=row.incarnation))
+        self._finish_batch(self.commit_output(batch))
+
+    def _finish_batch(self, row: rows.Batch) -> None:
+        self.handle(commands.FinishBatch(batch=row.batch, member=row.member, incarnation=row.incarnation))
 
     def discard(self, batch: BatchId) -> None:
         """Discard a batch, said by its member's present process."""
@@ -446,7 +473,10 @@ class Driver:
     def process(self, *members: MemberId, width: int = 10) -> None:
         """Start and finish one batch of each member; of all, where none is named."""
         for member in members or sorted(self.processes):
-            self.finish_batch(self.start_batch(member, width))
+            region = self.held
+            row = self._start_batch(region, member, width)
+            self._commit_output(region, row)
+            self._finish_batch(row)
 
     # -- checkpoints
     # ----------------------------------------------------------------------------------------------------
@@ -478,7 +508,9 @@ class Driver:
 
     def part_of(self, member: MemberId) -> commands.Contribute:
         """Return what a member has to contribute to the open checkpoint."""
-        region = self.held
+        return self._part_of(self.held, member)
+
+    def _part_of(self, region: Region, member: MemberId) -> commands.Contribute:
         caller = self._caller(region, member)
         offsets = {p: c.position for p, c in self._claims(region, member).items() if c.position is not None}
         return commands.Contribute(
@@ -492,12 +524,14 @@ class Driver:
 
     def complete(self) -> CheckpointNumber:
         """Let every process contribute to the open checkpoint, and return its sequence."""
-        sequence = self.held.open_checkpoint
+        region = self.held
+        sequence = region.open_checkpoint
         if sequence is None:
             raise AssertionError("no checkpoint is open")
         for member in sorted(self.processes):
-            if self.held.open_checkpoint == sequence:
-                self.contribute(member)
+            if region.open_checkpoint == sequence:
+                self.handle(self._part_of(region, member))
+                region = self.held
         return sequence
 
     def publish(self, tables: tuple[TableVersion, ...] = ()) -> None:
@@ -509,11 +543,15 @@ class Driver:
 
     def read_back(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
         """Store what Kafka answered to a member's commit of the restore point; by default, what it was told."""
-        region = self.held
+        self._read_back(self.held, member, offsets)
+
+    def _read_back(
+        self, region: Region, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None
+    ) -> Region:
         restore_point = region.restore_sequence or CheckpointNumber(0)
         held = self._claims(region, member)
         told = region.offsets.get(restore_point, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
-        self.handle(
+        return self.handle(
             commands.ReportReadBack(
                 sequence=restore_point, member=member, incarnation=self.processes[member].incarnation, offsets=told
             )
@@ -530,9 +568,10 @@ class Driver:
         self.request_checkpoint(request_id, purpose=purpose, requester=requester)
         sequence = self.complete()
         self.publish()
+        region = self.held
         for member in sorted(self.processes):
-            if self.held.restore_sequence == sequence:
-                self.read_back(member)
+            if region.restore_sequence == sequence:
+                region = self._read_back(region, member)
         return sequence
 
     # -- resets --------------------------------------------------------------------------------------------------
