@@ -13,6 +13,7 @@ from hypothesis import settings
 from airflow_kcr.embedded.jars import resolve, spark_connector
 from tests.support import airflow_home, postgres, quick_spark
 from tests.support import kafka as kafka_support
+from tests.support.hive_metastore import Metastore, hive_metastore
 from tests.support.jar_sets import delta, iceberg
 from tests.support.kafka_cluster import KafkaCluster, start_cluster
 from tests.support.object_store import ObjectStore, object_store
@@ -197,6 +198,13 @@ def kafka_set(tmp_path: Path) -> Iterator[StartKafka]:
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
     """A REST catalog of Iceberg."""
     with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metastore]:
+    """A metastore of Hive."""
+    with hive_metastore(tmp_path_factory.mktemp("hive")) as server:
         yield server
 
 

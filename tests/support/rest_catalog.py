@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Final
 
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.processes import free_port
-from airflow_kcr.spark.launch import locked
+from tests.support.maven import fetched
 from tests.support.server_process import listening
 
 VERSION: Final = "1.10.1"
@@ -42,7 +41,16 @@ def rest_catalog(folder: Path) -> Iterator[RestServer]:
         "CATALOG_WAREHOUSE": f"{folder.as_uri()}/warehouse",
         "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
     }
-    path = ":".join(map(str, (*jars.resolve(_libraries()), *_classified(), f"{jars.pyspark_jars()}/*")))
+    path = ":".join(
+        map(
+            str,
+            (
+                *jars.resolve(_libraries()),
+                *fetched(f"iceberg-rest-tests-{VERSION}", _TESTS),
+                f"{jars.pyspark_jars()}/*",
+            ),
+        )
+    )
     command = [str(jars.java()), *jars.QUICK_START, "-Xmx256m", "-cp", path, MAIN]
     with listening(command, port, folder / "rest.log", settings) as process:
         yield RestServer(uri=f"http://127.0.0.1:{port}", process=process)
@@ -58,17 +66,3 @@ def _libraries() -> jars.JarSet:
         variable="KCR_ICEBERG_REST_JARS",
         without=jars.shipped(),
     )
-
-
-def _classified() -> Iterator[Path]:
-    folder = jars.home() / "jars" / f"iceberg-rest-tests-{VERSION}"
-    folder.mkdir(parents=True, exist_ok=True)
-    late = AssertionError(f"another process has been fetching into {folder} for too long")
-    with locked(folder / "lock", within=jars.DOWNLOAD_WITHIN, late=lambda: late):
-        for path in _TESTS:
-            jar = folder / Path(path).name
-            if not jar.exists():
-                draft = jar.with_suffix(".draft")
-                urllib.request.urlretrieve(f"{jars.repository().rstrip('/')}/{path}", draft)
-                draft.rename(jar)
-            yield jar

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 import deltalake
 import pyarrow as pa
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.hive import HiveCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -161,7 +163,7 @@ class Owned:
 
     def here(self, uri: str) -> Path:
         """Where a place of the table is on this machine."""
-        return Path(uri.removeprefix("file://"))
+        return Path(urlsplit(uri).path)
 
     @abstractmethod
     def version(self) -> object:
@@ -345,6 +347,18 @@ class RestWarehouse(Warehouse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HiveWarehouse(Warehouse):
+    """A table of a metastore of Hive, which has others beside."""
+
+    commit_point: ClassVar[tuple[type, str]] = (HiveCatalog, "commit_table")
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What opens the catalog."""
+        return {"type": "hive", "uri": self.uri, "warehouse": self.root.as_uri()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaFolder(Owned):
     """A Delta table in a folder."""
 
@@ -474,6 +488,18 @@ def rest_warehouse(root: Path, uri: str) -> RestWarehouse:
         uri: of the catalog.
     """
     made = RestWarehouse(root=root, uri=uri, name=f"db.delays_{uuid.uuid4().hex}")
+    made.create()
+    return made
+
+
+def hive_warehouse(root: Path, uri: str) -> HiveWarehouse:
+    """Return a metastore with a table of its own.
+
+    Args:
+        root: of its tables.
+        uri: of the metastore.
+    """
+    made = HiveWarehouse(root=root, uri=uri, name=f"db.delays_{uuid.uuid4().hex}")
     made.create()
     return made
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar, cast
 
 from airflow_kcr.errors import ConfigurationError, KcrError, SinkError
 from airflow_kcr.protocol import documents
 from airflow_kcr.sinks.checkpoints import CheckpointId
 from airflow_kcr.sinks.contract import SinkOwner
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.iceberg import partitions
+from airflow_kcr.sinks.iceberg import hive, partitions
 from airflow_kcr.sinks.iceberg.columns import columns_of
 from airflow_kcr.sinks.iceberg.deletion import delete
 from airflow_kcr.sinks.tables.columns import TableColumn
@@ -26,6 +26,7 @@ from airflow_kcr.sinks.tables.owned import NOTE, TablePlace, spark_uri
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyiceberg.catalog import Catalog
+    from pyiceberg.catalog.hive import HiveCatalog
     from pyiceberg.table import CommitTableResponse, Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
@@ -34,11 +35,11 @@ C = TypeVar("C")
 PACKAGE: Final = "airflow-kcr[iceberg]"
 
 ANSWERS_WITHIN: Final = 60.0
-"""How long a catalog may say nothing at first, and a REST catalog at any time, before it counts as away, in seconds;
-PyIceberg would wait forever."""
+"""How long a catalog may say nothing at first, and one of REST or Hive at any time, before it counts as away, in
+seconds; PyIceberg would wait forever."""
 
-_REFUSED: Final = ("AccessDenied", "ACCESS_DENIED", "InsufficientPrivilege")
-"""What object stores, Glue and Postgres say where a right is missing; PyIceberg lets their errors through."""
+_REFUSED: Final = ("AccessDenied", "ACCESS_DENIED", "InsufficientPrivilege", "Permission denied")
+"""What object stores, Glue, Postgres and Hive say where a right is missing; PyIceberg lets their errors through."""
 
 TAG: Final = re.compile(r"(?P<tag>kcr_\d+_(?P<sequence>\d+))(_r\d+)?")
 """The names of a sink's tags."""
@@ -155,6 +156,11 @@ def _within(seconds: float, call: Callable[[], C]) -> C:
     return answer.result(seconds)
 
 
+def _is_hive(catalog: Catalog) -> TypeGuard[HiveCatalog]:
+    """Whether a catalog is a metastore of Hive, for which PyIceberg needs more than for others."""
+    return type(catalog).__module__ == "pyiceberg.catalog.hive"
+
+
 class NamedTable(TablePlace[NotedIceberg]):
     """A table by its name.
 
@@ -242,11 +248,15 @@ class NamedTable(TablePlace[NotedIceberg]):
     def require_writable(self) -> None:
         """Refuse a table of format version 1, and a partitioning that the bounds of a file don't say."""
         partitions.require_writable(self.load(), f"{self.who}: table {self}")
+        if _is_hive(self._opened):
+            with self.asked("be asked"):
+                hive.require_fenced(self._opened, self.name, f"{self.who}: table {self}")
 
     @cached_property
     def _opened(self) -> Catalog:
         try:
             from pyiceberg.catalog import load_catalog
+            from pyiceberg.exceptions import NotInstalledError
         except ImportError:
             raise ConfigurationError(
                 f"{self.who} writes to an Iceberg table, which needs PyIceberg: install {PACKAGE}"
@@ -258,6 +268,8 @@ class NamedTable(TablePlace[NotedIceberg]):
                 f"{self._who_of_catalog}: catalog {self.catalog} has not answered for {ANSWERS_WITHIN:g} s; check its "
                 "address, and whether it runs"
             ) from None
+        except NotInstalledError as error:
+            raise ConfigurationError(f"{self._who_of_catalog}: catalog {self.catalog}: {error}") from None
         except ValueError:
             # PyIceberg says so of a catalog that is nowhere described, and of properties that don't go together.
             raise ConfigurationError(
@@ -265,6 +277,8 @@ class NamedTable(TablePlace[NotedIceberg]):
                 "configuration (.pyiceberg.yaml, or PYICEBERG_CATALOG__… in the environment), or by the sink's "
                 "options: type, uri, warehouse"
             ) from None
+        if _is_hive(found):
+            hive.fence(found, ANSWERS_WITHIN)
         session = getattr(found, "_session", None)
         if session is not None:
             session.request = partial(session.request, timeout=ANSWERS_WITHIN)

@@ -45,6 +45,7 @@ from airflow_kcr.sinks.kinds import tables as tables_kind
 from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
 from airflow_kcr.spec import SinkKind, parse
 from tests.support.driver import Driver
+from tests.support.hive_metastore import Metastore
 from tests.support.rest_catalog import RestServer
 from tests.support.sink_files import Killed, LocalFolder
 from tests.support.table_files import (
@@ -55,6 +56,7 @@ from tests.support.table_files import (
     complete,
     declared,
     delta_folder,
+    hive_warehouse,
     other,
     over,
     reset,
@@ -87,7 +89,7 @@ def local_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reach folders without Spark."""
 
     def folder(spark: object, uri: str) -> LocalFolder:
-        return LocalFolder(Path(uri.removeprefix("file://")))
+        return LocalFolder(Path(urlsplit(uri).path))
 
     for module in (files_kind, tables_kind):
         monkeypatch.setattr(module, "HadoopFolder", folder)
@@ -108,7 +110,7 @@ def closed_catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         one.close()
 
 
-@pytest.fixture(params=["sql", "delta", pytest.param("rest", marks=pytest.mark.long)])
+@pytest.fixture(params=["sql", "delta", *(pytest.param(name, marks=pytest.mark.long) for name in ("rest", "hive"))])
 def where(request: pytest.FixtureRequest) -> str:
     """Which catalog has the table, if it is none of Delta."""
     found: str = request.param
@@ -128,6 +130,9 @@ def owned(where: str, database_url: str, tmp_path: Path, request: pytest.Fixture
         return delta_folder(root)
     if where == "rest":
         return rest_warehouse(root, request.getfixturevalue("rest").uri)
+    if where == "hive":
+        metastore: Metastore = request.getfixturevalue("metastore")
+        return hive_warehouse(metastore.folder, metastore.uri)
     return warehouse(root, database_url.replace("postgresql://", "postgresql+psycopg://"))
 
 
