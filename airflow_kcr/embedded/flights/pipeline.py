@@ -1,8 +1,8 @@
-"""The pipeline of the region of `flights.yaml`: delays by carrier and hour, with airline and weather.
+"""The pipeline of the region of `flights.yaml`: a row for each flight, with airline and weather.
 
 What a batch found is written to a folder of its own, named after the batch. Running the same batch again replaces it,
-and which folders count is for the ledger to say (`ledger`), not for a listing of the folders. Records that are no
-flights are counted in an output of their own, beside the flights, with the offsets between which they are.
+and which folders count is for the ledger to say (`result`), not for a listing of the folders. Records that are no
+flights are in an output of their own, beside the flights, with their offsets.
 
 Everything is one Spark job over the batch, so that its range is read once.
 """
@@ -35,47 +35,31 @@ VALUE_SCHEMA: Final = (
 """Of a record's value; `malformed` is where Spark puts what does not fit."""
 
 KEY: Final = ("carrier", "airline", "year", "month", "day", "hour")
-SUMS: Final = ("flights", "cancelled", "dep_delay_sum", "arr_delay_sum", "with_precipitation", "without_weather")
-MAXIMA: Final = ("dep_delay_max",)
+RECORD: Final = ("topic", "partition", "offset")
+ROW: Final = (*RECORD, *KEY, "origin", "dep_delay", "arr_delay", "precipitation")
+"""The columns of a flight; of what is no flight, only the record's place is known."""
 
 OUTPUT_SCHEMA: Final = (
-    "region STRING, member STRING, epoch BIGINT, timeline BIGINT, sequence BIGINT, topic STRING, `partition` INT, "
-    "carrier STRING, airline STRING, year INT, month INT, day INT, hour INT, records BIGINT, flights BIGINT, "
-    "cancelled BIGINT, dep_delay_sum BIGINT, dep_delay_max INT, arr_delay_sum BIGINT, with_precipitation BIGINT, "
-    "without_weather BIGINT, first_offset BIGINT, end_offset BIGINT, batch_id STRING, kind STRING"
+    "topic STRING, `partition` INT, offset BIGINT, carrier STRING, airline STRING, year INT, month INT, day INT, "
+    "hour INT, origin STRING, dep_delay INT, arr_delay INT, precipitation DOUBLE, batch_id STRING, kind STRING"
 )
 """Of the output; the last two are the names of folders."""
 
 FLIGHT: Final = "flight"
 MALFORMED: Final = "malformed"
 
-WRITERS: Final = 2
-"""How many tasks add up and write, so how many files a batch leaves.
-
-Spark's default, 200 buckets for each task that reads, costs a small batch more than its work. Adding up before the
-exchange would gain little: there are nearly as many carriers and hours as flights.
-"""
-
 _NEEDED: Final = ("carrier", "origin", "year", "month", "day", "hour", "scheduled")
 
 
 def process(batch: DataFrame, context: BatchContext) -> None:
-    """Write what a batch of flights adds to the delays of each carrier and hour.
+    """Write the flights of a batch, each with its airline and the weather, and where the malformed records are.
 
     Raises:
         ConfigurationError: nothing says where the output goes.
         ToolMissing: the package with the tables is not installed.
     """
-    columns = {
-        "region": context.region,
-        "member": str(context.member),
-        "epoch": context.epoch,
-        "timeline": context.timeline,
-        "sequence": context.sequence,
-    }
-    found = partial_sums(batch).withColumns({name: F.lit(value) for name, value in columns.items()})
     target = batch_folder(output_folder(batch.sparkSession), context.batch_id)
-    found.write.mode("overwrite").partitionBy("kind").parquet(target)
+    joined(batch).write.mode("overwrite").partitionBy("kind").parquet(target)
 
 
 def output_folder(spark: SparkSession) -> str:
@@ -87,7 +71,7 @@ def output_folder(spark: SparkSession) -> str:
     found = spark.conf.get(OUTPUT_SETTING, None) or os.environ.get(OUTPUT_VARIABLE)
     if not found:
         raise ConfigurationError(
-            f"nothing says where the delays of the flights go; set {OUTPUT_VARIABLE} in the environment of the driver, "
+            f"nothing says where the flights go; set {OUTPUT_VARIABLE} in the environment of the driver, "
             f"or {OUTPUT_SETTING} in Spark's settings, to a folder that all executors can write to"
         )
     return found.rstrip("/")
@@ -96,18 +80,6 @@ def output_folder(spark: SparkSession) -> str:
 def batch_folder(output: str, batch: BatchId) -> str:
     """Return the folder of one batch's output."""
     return f"{output}/batches/batch_id={quote(batch, safe='')}"
-
-
-def partial_sums(records: DataFrame) -> DataFrame:
-    """Return one row for each partition, carrier and hour of the flights, and one for each partition's malformed ones.
-
-    Args:
-        records: as Spark's Kafka connector gives them; they are read once.
-
-    Raises:
-        ToolMissing: the package with the tables is not installed.
-    """
-    return joined(records).groupBy("kind", "topic", "partition", *KEY).agg(*_measures())
 
 
 def joined(records: DataFrame) -> DataFrame:
@@ -122,17 +94,15 @@ def joined(records: DataFrame) -> DataFrame:
     weather, airlines = _tables(records.sparkSession)
     text = F.col("value").cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
-    parsed = records.select("topic", "partition", "offset", text.alias("text")).withColumn(
-        "value", F.from_json("text", VALUE_SCHEMA, options)
-    )
+    parsed = records.select(*RECORD, text.alias("text")).withColumn("value", F.from_json("text", VALUE_SCHEMA, options))
     good = _is_flight()
     fields = [F.when(good, F.col(f"value.{name}")).alias(name) for name in (*_NEEDED, "dep_delay", "arr_delay")]
     kind = F.when(good, FLIGHT).otherwise(MALFORMED).alias("kind")
     return (
-        parsed.select("topic", "partition", "offset", kind, *fields)
-        .repartition(WRITERS, "carrier", "day", "hour")
+        parsed.select(*RECORD, kind, *fields)
         .join(F.broadcast(weather), ["origin", "year", "month", "day", "hour"], "left")
         .join(F.broadcast(airlines), "carrier", "left")
+        .select("kind", *ROW)
     )
 
 
@@ -145,22 +115,7 @@ def _is_flight() -> Column:
     return good
 
 
-def _measures() -> list[Column]:
-    is_flight = F.col("kind") == FLIGHT
-    return [
-        F.count(F.lit(1)).alias("records"),
-        F.count_if(is_flight).alias("flights"),
-        F.count_if(is_flight & F.col("dep_delay").isNull()).alias("cancelled"),
-        F.sum(F.col("dep_delay").cast("bigint")).alias("dep_delay_sum"),
-        F.max("dep_delay").alias("dep_delay_max"),
-        F.sum(F.col("arr_delay").cast("bigint")).alias("arr_delay_sum"),
-        F.count_if(F.col("precipitation") > 0).alias("with_precipitation"),
-        F.count_if(is_flight & F.col("precipitation").isNull()).alias("without_weather"),
-        F.min("offset").alias("first_offset"),
-        (F.max("offset") + 1).alias("end_offset"),
-    ]
-
-
+_WEATHER_SCHEMA: Final = "origin STRING, year STRING, month STRING, day STRING, hour STRING, precip STRING"
 _lock: Final = threading.Lock()
 _known: dict[str, tuple[DataFrame, DataFrame]] = {}
 """By the id of the application; no more than one."""
@@ -169,15 +124,17 @@ _known: dict[str, tuple[DataFrame, DataFrame]] = {}
 def _tables(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
     """The weather and the airlines, made once in each application, whichever of its members asks first.
 
-    From the driver's memory: the package's files need not exist where the executors run.
+    From the driver's memory: the package's files need not exist where the executors run. In the night in which summer
+    time ends, an hour happens twice; the wetter one is taken.
     """
     with _lock:
         application = spark.sparkContext.applicationId
         if application not in _known:
-            weather = spark.createDataFrame(
-                data.weather(), "origin STRING, year INT, month INT, day INT, hour INT, precipitation DOUBLE"
-            )
-            airlines = spark.createDataFrame(data.airlines(), "carrier STRING, airline STRING")
+            measured = spark.createDataFrame(list(data.rows("weather.csv")), _WEATHER_SCHEMA)
+            hour = [F.col(name).cast("int").alias(name) for name in ("year", "month", "day", "hour")]
+            inches = F.max(F.expr("try_cast(precip AS DOUBLE)")).alias("precipitation")
+            weather = measured.coalesce(1).groupBy("origin", *hour).agg(inches)
+            airlines = spark.createDataFrame(list(data.rows("airlines.csv")), "carrier STRING, name STRING")
             _known.clear()
-            _known[application] = weather.cache(), airlines.cache()
+            _known[application] = weather.cache(), airlines.toDF("carrier", "airline").cache()
         return _known[application]

@@ -162,6 +162,7 @@ def _address(kafka: Mapping[str, str]) -> str:
 ZONE: Final = ZoneInfo("America/New_York")
 """Of all three airports."""
 
+_NUMBERS: Final = ("flight", "year", "month", "day", "hour", "dep_delay", "arr_delay", "distance")
 _encode: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -181,31 +182,19 @@ def value(row: Mapping[str, str]) -> bytes:
     """
     hour = _hour(row["year"], row["month"], row["day"], row["hour"])
     scheduled = hour + timedelta(minutes=int(row["minute"]))
-    delay = _number(row["dep_delay"])
+    numbers = {name: None if row[name] == NOT_AVAILABLE else int(row[name]) for name in _NUMBERS}
+    delay = numbers["dep_delay"]
     # By way of UTC: hours after a change to or from summer time are not hours on the clock.
     departed = None if delay is None else datetime.fromtimestamp(scheduled.timestamp() + 60 * delay, ZONE)
     return _encode(
         {
-            "carrier": row["carrier"],
-            "flight": _number(row["flight"]),
+            **{name: row[name] for name in ("carrier", "origin", "dest")},
             "tailnum": None if row["tailnum"] == NOT_AVAILABLE else row["tailnum"],
-            "origin": row["origin"],
-            "dest": row["dest"],
-            "year": hour.year,
-            "month": hour.month,
-            "day": hour.day,
-            "hour": hour.hour,
+            **numbers,
             "scheduled": scheduled.isoformat(),
             "departed": departed and departed.isoformat(),
-            "dep_delay": delay,
-            "arr_delay": _number(row["arr_delay"]),
-            "distance": _number(row["distance"]),
         }
     ).encode()
-
-
-def _number(text: str) -> int | None:
-    return None if text == NOT_AVAILABLE else int(text)
 
 
 @lru_cache(maxsize=64)

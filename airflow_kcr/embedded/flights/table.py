@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.embedded.flights.pipeline import FLIGHT, KEY, joined
+from airflow_kcr.embedded.flights.pipeline import FLIGHT, joined
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 SINK: Final = "flights"
 """The sink's name in the spec, and the table's."""
 
-_ROW: Final = (*KEY, "origin", "dep_delay", "arr_delay", "precipitation")
-
 
 def process(batch: DataFrame, context: BatchContext) -> None:
     """Write a batch's flights, with airline and weather, into the sink; records that are no flights are left out.
@@ -27,5 +25,4 @@ def process(batch: DataFrame, context: BatchContext) -> None:
         SinkError: the rows don't fit the table.
         ToolMissing: the package with the tables is not installed.
     """
-    flights = joined(batch).where(f"kind = '{FLIGHT}'")
-    context.sinks[SINK].write(flights.select("topic", "partition", "offset", *_ROW))
+    context.sinks[SINK].write(joined(batch).where(f"kind = '{FLIGHT}'").drop("kind"))

@@ -121,11 +121,11 @@ class Run:
     def folder(self, row: Batch) -> Path:
         return Path(pipeline.batch_folder(str(self.output), row.batch))
 
-    def judged(self, checkpoint: Mapping[int, int] | None = None, flights: Path | None = None) -> FlightsJudgement:
+    def judged(self, checkpoint: Mapping[int, int] | None = None, first: int | None = None) -> FlightsJudgement:
         """The judgement, where the checkpoint is at these offsets, or at the ends."""
         ends = checkpoint or self.ends
         offsets = {place: Offset(ends[place.partition]) for place in self.places}
-        return judge(self.spark, offsets, self.rows, str(self.output), self.kafka, flights)
+        return judge(self.spark, offsets, self.rows, str(self.output), self.kafka, first)
 
 
 def halves(ends: Mapping[int, int]) -> dict[int, int]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -40,21 +38,12 @@ def test_no_flights_at_all_can_not_be_asked_for() -> None:
         list(data.flights(0))
 
 
-def test_the_written_file_has_the_same_flights(tmp_path: Path) -> None:
-    data.write_flights(tmp_path / "flights.csv", 1_000)
-    with (tmp_path / "flights.csv").open(encoding="utf-8", newline="") as file:
-        assert list(csv.DictReader(file)) == list(data.flights(1_000))
-
-
-def test_every_airport_and_hour_has_one_weather() -> None:
-    weather = data.weather()
-    assert len({row[:5] for row in weather}) == len(weather) == 26_112
-    assert {row.origin for row in weather} == {"EWR", "JFK", "LGA"}
-    assert sum(1 for row in weather if row.precipitation) > 1_000
+def test_every_airport_has_weather() -> None:
+    assert {row["origin"] for row in data.rows("weather.csv")} == {"EWR", "JFK", "LGA"}
 
 
 def test_every_carrier_has_a_name() -> None:
-    names = dict(data.airlines())
+    names = {row["carrier"]: row["name"] for row in data.rows("airlines.csv")}
     assert len(names) == 16
     assert names["UA"] == "United Air Lines Inc."
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.embedded.flights.data import GROUP
-from airflow_kcr.embedded.flights.result import Standing, parts_of
+from airflow_kcr.embedded.flights.result import parts_of
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range, TopicName
 from tests.support.documents import sample
@@ -29,27 +29,25 @@ def batch(
 
 
 @pytest.mark.parametrize(
-    ("row", "standing", "counted"),
+    ("row", "counts_to", "again_from"),
     [
-        (batch(), Standing.WHOLE, (0, 100)),
-        (batch(undone_from=100), Standing.WHOLE, (0, 100)),
-        (batch(undone_from=40), Standing.PART, (0, 40)),
-        (batch(undone_from=0), Standing.VOID, (0, 0)),
-        (batch(100, 200), Standing.LATER, (100, 100)),
-        (batch(50, 200), Standing.PART, (50, 100)),
-        (batch(outcome=Outcome.UNDONE), Standing.VOID, (0, 0)),
-        (batch(outcome=Outcome.DISCARDED), Standing.VOID, (0, 0)),
-        (batch(outcome=Outcome.UNKNOWN), Standing.VOID, (0, 0)),
-        (batch(outcome=None), Standing.OPEN, (0, 0)),
+        (batch(), 100, 100),
+        (batch(undone_from=100), 100, 100),
+        (batch(undone_from=40), 40, 40),
+        (batch(undone_from=0), 0, 0),
+        (batch(100, 200), 100, 200),
+        (batch(50, 200), 100, 200),
+        (batch(outcome=Outcome.UNDONE), 0, 0),
+        (batch(outcome=Outcome.DISCARDED), 0, 0),
+        (batch(outcome=Outcome.UNKNOWN), 0, 0),
+        (batch(outcome=None), 0, 100),
     ],
 )
-def test_only_accepted_ranges_below_the_checkpoint_count(
-    row: Batch, standing: Standing, counted: tuple[int, int]
-) -> None:
+def test_only_accepted_ranges_below_the_checkpoint_count(row: Batch, counts_to: int, again_from: int) -> None:
     (part,) = parts_of([row], {PLACE: Offset(100)})
-    assert (part.standing, (part.begin, part.counts_to)) == (standing, counted)
+    assert (part.counts_to, part.again_from) == (counts_to, again_from)
 
 
 def test_a_partition_found_after_the_checkpoint_is_of_a_later_one() -> None:
     (part,) = parts_of([batch()], {OTHER: Offset(100)})
-    assert part.standing is Standing.LATER
+    assert (part.counts_to, part.again_from) == (0, 100)
