@@ -31,7 +31,7 @@ from airflow_kcr.embedded import processes
 from airflow_kcr.embedded.airflow_client import AirflowClient, heartbeats
 from airflow_kcr.embedded.jars import resolve, spark_connector
 from airflow_kcr.embedded.servers import spark_environment
-from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+from airflow_kcr.errors import ServiceFailed, ToolMissing
 from airflow_kcr.protocol.values import format_duration
 from airflow_kcr.schedules import Every
 
@@ -89,12 +89,13 @@ class Airflow:
         child = self.children.get(component)
         if child is not None and child.alive:
             return
-        self.children[component] = self.launch(
-            [sys.executable, "-m", "airflow", component.value],
+        program = processes.Program(
             name=f"Airflow's {component.value}",
+            command=[sys.executable, "-m", "airflow", component.value],
             log=self.folder / f"{component.value}.log",
             env=self.environment,
         )
+        self.children[component] = self.launch(program)
 
     def await_health(self, component: Component) -> None:
         """Wait until a component that was started says that it is well.
@@ -102,17 +103,9 @@ class Airflow:
         Raises:
             ServiceFailed: with the end of its log, if it ends or does not say so in time.
         """
-        child = self.children[component]
+        child, name = self.children[component], component.value.replace("-", "_")
         begun = datetime.fromtimestamp(child.started, UTC)
-
-        def is_healthy() -> bool:
-            found = heartbeats(self.known.url)
-            if component is Component.API_SERVER:
-                return found is not None
-            newest = (found or {}).get(component.value.replace("-", "_"))
-            return newest is not None and newest > begun
-
-        child.wait_until(is_healthy, within=READY_WITHIN)
+        child.wait_until(lambda: heartbeats(self.known.url).get(name, begun) > begun, within=READY_WITHIN)
 
 
 def start_airflow(plan: AirflowPlan, *, launch: processes.Launch = processes.start_detached) -> Airflow:
@@ -135,14 +128,8 @@ def start_airflow(plan: AirflowPlan, *, launch: processes.Launch = processes.sta
 
 
 def client_of(folder: Path, user: str) -> AirflowClient:
-    """Return a client that acts as a user of the Airflow of a folder.
-
-    Raises:
-        ConfigurationError: there is no such user.
-    """
+    """Return a client that acts as a user of the Airflow of a folder, one of `ROLES`."""
     known = kept(folder)
-    if user not in known.passwords:
-        raise ConfigurationError(f"there is no user {user!r}; there are {', '.join(known.passwords)}")
     return AirflowClient(url=known.url, user=user, password=known.passwords[user])
 
 

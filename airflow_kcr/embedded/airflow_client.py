@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from urllib.parse import quote
 
@@ -240,16 +240,17 @@ class AirflowClient:
         return found
 
 
-def heartbeats(url: str) -> dict[str, datetime] | None:
-    """Return when each healthy component was last heard of, by its name in the health page; None: no answer."""
+def heartbeats(url: str) -> dict[str, datetime]:
+    """Return when each healthy component was last heard of, by its name in the health page; nothing: no answer."""
     import httpx
 
     try:
         answer = httpx.get(f"{url}/api/v2/monitor/health", timeout=ANSWER_WITHIN).raise_for_status()
     except httpx.HTTPError:
-        return None
+        return {}
     heartbeats = {name: (one or {}).get(f"latest_{name}_heartbeat") for name, one in answer.json().items()}
-    return {name: datetime.fromisoformat(heartbeat) for name, heartbeat in heartbeats.items() if heartbeat}
+    heard = {name: datetime.fromisoformat(heartbeat) for name, heartbeat in heartbeats.items() if heartbeat}
+    return {"api_server": datetime.now(UTC), **heard}
 
 
 def part(text: str) -> str:

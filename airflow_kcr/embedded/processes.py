@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import psutil
 
@@ -42,6 +42,20 @@ _DETACH: Final = '"$@" </dev/null 1>&2 & echo $! $$'
 """Starts a service and says its pid and its group's; what it starts is no child of ours, and outlives us."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What a service's main process runs, and how it is asked to end."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    """Its output is appended to this file."""
+
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
+    user: str | None = None
+    ask: signal.Signals = signal.SIGTERM
+
+
 @dataclass(slots=True)
 class ServiceProcess:
     """The main process of a service, recognised by its pid and its start, also by who reads them from a file."""
@@ -53,6 +67,8 @@ class ServiceProcess:
     log: Path = Path(os.devnull)
     log_begin: int = 0
     """Where in the log this start begins."""
+
+    ask: signal.Signals = signal.SIGTERM
 
     @property
     def alive(self) -> bool:
@@ -69,7 +85,7 @@ class ServiceProcess:
             with suppress(psutil.NoSuchProcess):
                 one.send_signal(number)
 
-    def stop(self, ask: signal.Signals = signal.SIGTERM, *, within: float = STOP_WITHIN) -> None:
+    def stop(self, *, within: float = STOP_WITHIN) -> None:
         """Ask the process to end, and kill it after `within` seconds; whatever it leaves is killed at once.
 
         Raises:
@@ -79,7 +95,7 @@ class ServiceProcess:
         self.signal_all(signal.SIGCONT)  # who is suspended would not hear the other
         if self.alive:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, ask)
+                os.kill(self.pid, self.ask)
         happened(lambda: not self.alive, within=within)
         self._end(left)  # what it has left, or did not end
 
@@ -135,14 +151,8 @@ class ServiceProcess:
         return list(found)
 
 
-class Launch(Protocol):
-    """How a service is started: `start_detached`, or one that does more."""
-
-    def __call__(
-        self, command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-    ) -> ServiceProcess:
-        """Start the command; its output is appended to the log."""
-        ...
+Launch: TypeAlias = Callable[[Program], ServiceProcess]
+"""How a service is started: `start_detached`, or one that does more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -211,30 +221,28 @@ def run(command: Sequence[str], what: str, *, within: float, env: Mapping[str, s
         raise ServiceFailed(f"{what} could not be made:\n{last_lines(ran.stdout + ran.stderr)}")
 
 
-def start_detached(
-    command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-) -> ServiceProcess:
+def start_detached(program: Program) -> ServiceProcess:
     """Start a service that continues after this process, until it is stopped."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    program.log.parent.mkdir(parents=True, exist_ok=True)
+    with program.log.open("ab") as output:
         begin = output.tell()
         try:
             said = subprocess.run(
-                ["/bin/sh", "-c", _DETACH, "kcr", *command],
+                ["/bin/sh", "-c", _DETACH, "kcr", *program.command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env=dict(env),
+                env=dict(program.env),
                 text=True,
-                user=user,
+                user=program.user,
                 start_new_session=True,
                 check=True,
                 timeout=SHELL_WITHIN,
             ).stdout
         except subprocess.SubprocessError as error:
-            raise ServiceFailed(f"{name} could not be started: {error}") from error
+            raise ServiceFailed(f"{program.name} could not be started: {error}") from error
     pid, group = map(int, said.split())
-    return ServiceProcess(pid, group, _created(pid), name, log, begin)
+    return ServiceProcess(pid, group, _created(pid), program.name, program.log, begin, program.ask)
 
 
 def _created(pid: int) -> float:

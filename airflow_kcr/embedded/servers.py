@@ -22,20 +22,8 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import sql
 
+from airflow_kcr.embedded import processes
 from airflow_kcr.embedded.jars import KAFKA_BROKER, QUICK_START, java, pyspark_jars, resolve
-from airflow_kcr.embedded.processes import (
-    LOOPBACK,
-    EmbeddedServer,
-    Launch,
-    ServiceProcess,
-    accepts,
-    free_port,
-    remembered,
-    run,
-    start_detached,
-    started,
-    write_private,
-)
 from airflow_kcr.errors import ToolMissing
 
 if TYPE_CHECKING:
@@ -71,7 +59,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Broker(EmbeddedServer):
+class Broker(processes.EmbeddedServer):
     """One broker; stopped in good order, it hands over what it leads first."""
 
     node_id: int = 1
@@ -84,15 +72,14 @@ class Broker(EmbeddedServer):
 
     def _start(self) -> None:
         self._format()
-        child = self.launch(
-            _command(HEAP, *LOGGING, "kafka.Kafka", str(self.folder / "server.properties")),
+        program = processes.Program(
             name=f"Kafka broker {self.node_id}",
+            command=_command(HEAP, *LOGGING, "kafka.Kafka", str(self.folder / "server.properties")),
             log=self.folder / "broker.log",
-            env=dict(os.environ),
         )
-        self.child = child
+        child = self.child = self.launch(program)
         child.wait_until(
-            lambda: child.has_logged(STARTED) and accepts(self.port, self.host), within=BROKER_READY_WITHIN
+            lambda: child.has_logged(STARTED) and processes.accepts(self.port, self.host), within=BROKER_READY_WITHIN
         )
 
     def _format(self) -> None:
@@ -100,7 +87,7 @@ class Broker(EmbeddedServer):
             return
         # By Kafka's own tool: it also writes which of the cluster's features are on, among them the newer groups.
         options = ["format", "--cluster-id", self.cluster_id, "--config", str(self.folder / "server.properties")]
-        run(
+        processes.run(
             _command("-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "kafka.tools.StorageTool", *options),
             f"the storage of Kafka broker {self.node_id}",
             within=FORMAT_WITHIN,
@@ -110,9 +97,9 @@ class Broker(EmbeddedServer):
 def start_broker(
     folder: Path,
     *,
-    launch: Launch = start_detached,
+    launch: processes.Launch = processes.start_detached,
     settings: Mapping[str, str] = MappingProxyType({}),
-    host: str = LOOPBACK,
+    host: str = processes.LOOPBACK,
 ) -> Broker:
     """Start a new broker, or that of the folder again, with the data and the port it had.
 
@@ -127,9 +114,13 @@ def start_broker(
         ToolMissing: if Java is missing.
     """
     resolve(KAFKA_BROKER)
-    known = remembered(
+    known = processes.remembered(
         folder / "broker.json",
-        lambda: {"port": free_port(), "controller_port": free_port(), "cluster_id": new_cluster_id()},
+        lambda: {
+            "port": processes.free_port(),
+            "controller_port": processes.free_port(),
+            "cluster_id": new_cluster_id(),
+        },
     )
     own = {
         "process.roles": "broker,controller",
@@ -146,7 +137,7 @@ def start_broker(
     }
     write_settings(folder, {**own, **settings})
     broker = Broker(folder=folder, port=known["port"], cluster_id=known["cluster_id"], launch=launch, host=host)
-    started(broker.start, broker.stop)
+    processes.started(broker.start, broker.stop)
     return broker
 
 
@@ -162,7 +153,9 @@ def write_settings(folder: Path, settings: Mapping[str, str]) -> None:
     # In a Java properties file a backslash escapes what follows.
     escaped = {name: value.replace("\\", "\\\\") for name, value in sorted({**SETTINGS, **settings}.items())}
     # It may hold passwords.
-    write_private(folder / "server.properties", "".join(f"{name}={value}\n" for name, value in escaped.items()))
+    processes.write_private(
+        folder / "server.properties", "".join(f"{name}={value}\n" for name, value in escaped.items())
+    )
 
 
 def java_command(classes: Sequence[Path], *arguments: str) -> list[str]:
@@ -188,7 +181,7 @@ UNSAFE_BUT_FAST: Final[Mapping[str, str]] = {"fsync": "off", "full_page_writes":
 
 
 @dataclass(slots=True, kw_only=True)
-class Postgres(EmbeddedServer):
+class Postgres(processes.EmbeddedServer):
     """One server of Postgres."""
 
     settings: Mapping[str, str]
@@ -211,20 +204,15 @@ class Postgres(EmbeddedServer):
             **self.settings,
         }
         arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        child = self.launch(
-            [str(programs / "postgres"), "-D", str(self.data), *arguments],
+        program = processes.Program(
             name="Postgres",
+            command=[str(programs / "postgres"), "-D", str(self.data), *arguments],
             log=self.folder / "postgres.log",
-            env=dict(os.environ),
             user=user,
+            ask=signal.SIGINT,  # SIGTERM would wait until the last client has gone
         )
-        self.child = child
-        child.wait_until(self._answers, within=POSTGRES_READY_WITHIN)
-
-    def stop(self) -> None:
-        """Stop the server; clients are disconnected."""
-        if self.child is not None:
-            self.child.stop(signal.SIGINT)
+        self.child = self.launch(program)
+        self.child.wait_until(self._answers, within=POSTGRES_READY_WITHIN)
 
     def ensure_database(self, name: str) -> str:
         """Make a database, if there is none of that name, and return its address over TCP."""
@@ -247,7 +235,7 @@ class Postgres(EmbeddedServer):
         # Also lets the user that it runs as, where we are root, reach the folder.
         server.ensure_pgdata_inited()
         rules = self.data / "pg_hba.conf"
-        if self.host != LOOPBACK and TRUSTED not in rules.read_text(encoding="utf-8"):
+        if self.host != processes.LOOPBACK and TRUSTED not in rules.read_text(encoding="utf-8"):
             with rules.open("a", encoding="utf-8") as file:
                 file.write(TRUSTED)
         return server.bin_path, server.system_user
@@ -256,9 +244,9 @@ class Postgres(EmbeddedServer):
 def start_postgres(
     folder: Path,
     *,
-    launch: Launch = start_detached,
+    launch: processes.Launch = processes.start_detached,
     settings: Mapping[str, str] = UNSAFE_BUT_FAST,
-    host: str = LOOPBACK,
+    host: str = processes.LOOPBACK,
 ) -> Postgres:
     """Start a new server, or that of the folder again, with the data and the port it had.
 
@@ -272,9 +260,9 @@ def start_postgres(
         ServiceFailed: if it does not start.
         ToolMissing: if the package with its programs is not installed.
     """
-    port = remembered(folder / "postgres.json", lambda: {"port": free_port()})["port"]
+    port = processes.remembered(folder / "postgres.json", lambda: {"port": processes.free_port()})["port"]
     server = Postgres(folder=folder, port=port, settings=settings, launch=launch, host=host)
-    started(server.start, server.stop)
+    processes.started(server.start, server.stop)
     return server
 
 
@@ -327,11 +315,10 @@ class StandaloneCluster:
 
     folder: Path
     port: int
-    count: int
     cores: int
     memory: str
-    launch: Launch = field(repr=False)
-    children: list[ServiceProcess] = field(default_factory=list, repr=False)
+    launch: processes.Launch = field(repr=False)
+    children: list[processes.ServiceProcess] = field(default_factory=list, repr=False)
     """The master, then its workers."""
 
     @property
@@ -345,15 +332,17 @@ class StandaloneCluster:
             child.stop()
         self.children = []
 
-    def start(self) -> None:
-        """Start the master, then the workers, and wait until all have found each other.
+    def start(self, workers: int) -> None:
+        """Start the master, then workers, and wait until all have found each other.
 
         Raises:
             ServiceFailed: with the end of its log, if one does not start.
         """
-        master = self._spawn("Spark master", MASTER_CLASS, "--port", str(self.port), "--webui-port", str(free_port()))
+        master = self._spawn(
+            "Spark master", MASTER_CLASS, "--port", str(self.port), "--webui-port", str(processes.free_port())
+        )
         _wait_for([master], "New state: ALIVE")
-        self.start_workers(self.count)
+        self.start_workers(workers)
 
     def start_workers(self, count: int) -> None:
         """Start further workers, and wait until they have found the master.
@@ -365,7 +354,7 @@ class StandaloneCluster:
             self._spawn(
                 f"Spark worker {number}",
                 WORKER_CLASS,
-                *("--port", str(free_port()), "--webui-port", str(free_port())),
+                *("--port", str(processes.free_port()), "--webui-port", str(processes.free_port())),
                 *("--cores", str(self.cores), "--memory", self.memory),
                 *("--work-dir", str(self.folder / f"worker-{number}"), self.address),
             )
@@ -373,28 +362,30 @@ class StandaloneCluster:
         ]
         _wait_for(workers, "Successfully registered with master")
 
-    def _spawn(self, name: str, main: str, *arguments: str) -> ServiceProcess:
-        child = self.launch(
-            [str(spark_home() / "bin" / "spark-class"), main, "--host", "127.0.0.1", *arguments],
+    def _spawn(self, name: str, main: str, *arguments: str) -> processes.ServiceProcess:
+        options = {"SPARK_DAEMON_MEMORY": DAEMON_MEMORY, "SPARK_DAEMON_JAVA_OPTS": " ".join(QUICK_START)}
+        program = processes.Program(
             name=name,
+            command=[str(spark_home() / "bin" / "spark-class"), main, "--host", "127.0.0.1", *arguments],
             log=self.folder / f"{name.replace(' ', '-').lower()}.log",
-            env={
-                **spark_environment(),
-                "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
-                "SPARK_DAEMON_JAVA_OPTS": " ".join(QUICK_START),
-            },
+            env={**spark_environment(), **options},
         )
-        self.children.append(child)
-        return child
+        self.children.append(self.launch(program))
+        return self.children[-1]
 
 
-def _wait_for(children: Sequence[ServiceProcess], words: str) -> None:
+def _wait_for(children: Sequence[processes.ServiceProcess], words: str) -> None:
     for child in children:
         child.wait_until(partial(child.has_logged, words), within=SPARK_READY_WITHIN)
 
 
 def start_standalone(
-    folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "600m", launch: Launch = start_detached
+    folder: Path,
+    *,
+    workers: int = 2,
+    cores: int = 1,
+    memory: str = "600m",
+    launch: processes.Launch = processes.start_detached,
 ) -> StandaloneCluster:
     """Start a standalone cluster.
 
@@ -409,8 +400,6 @@ def start_standalone(
         ServiceFailed: if a part of it does not start; none is left running then.
         ToolMissing: if Java or PySpark is missing.
     """
-    cluster = StandaloneCluster(
-        folder=folder, port=free_port(), count=workers, cores=cores, memory=memory, launch=launch
-    )
-    started(cluster.start, cluster.stop)
+    cluster = StandaloneCluster(folder=folder, port=processes.free_port(), cores=cores, memory=memory, launch=launch)
+    processes.started(partial(cluster.start, workers), cluster.stop)
     return cluster

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +22,7 @@ from typing import Any, Final
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.airflow import AirflowPlan, copy_examples, end_strays, kept, start_airflow
 from airflow_kcr.embedded.flights import data as flights
-from airflow_kcr.embedded.processes import LOOPBACK, ServiceProcess, start_detached, together
+from airflow_kcr.embedded.processes import LOOPBACK, Program, ServiceProcess, start_detached, together
 from airflow_kcr.embedded.servers import spark_home, start_broker, start_postgres, start_standalone
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.spark.launch import locked
@@ -42,9 +40,6 @@ AIRFLOW_DATABASE: Final = "airflow"
 FLIGHTS_OUTPUT: Final = "flights-output"
 BUSY: Final = 900.0
 """Seconds for which another process may be starting or stopping the same services."""
-
-# Postgres takes SIGTERM for a request to wait until its last client has gone.
-STOP_SIGNALS: Final[Mapping[str, signal.Signals]] = {"postgres": signal.SIGINT}
 
 Report = Callable[[str], None]
 
@@ -103,7 +98,7 @@ def up(
                 report(f"{name}: is up")
                 continue
             for one in found.processes:  # what a crash has left of it
-                one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
+                one.stop()
             services[name] = Service()
             starting = Starting(folder=folder, name=name, running=services, settings=settings.get(name, {}), host=host)
             services[name].address = start(folder / name, starting, report)
@@ -147,8 +142,7 @@ def down(folder: Path, report: Report) -> dict[str, Service]:
         for name in reversed(_STARTS):
             report(f"{name}: stopping")
             try:
-                ask = STOP_SIGNALS.get(name, signal.SIGTERM)
-                together([partial(one.stop, ask) for one in services.get(name, Service()).processes])
+                together([one.stop for one in services.get(name, Service()).processes])
                 if name == "airflow":
                     end_strays(folder / name)  # tasks, and Spark applications in sessions of their own
                 services.pop(name, None)
@@ -187,11 +181,9 @@ class Starting:
     settings: Mapping[str, str]
     host: str
 
-    def launch(
-        self, command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-    ) -> ServiceProcess:
+    def launch(self, program: Program) -> ServiceProcess:
         """Start one of its processes, which stays, and write it down at once for `status` and `down`."""
-        child = start_detached(command, name=name, log=log, env=env, user=user)
+        child = start_detached(program)
         self.running[self.name].processes.append(child)
         _write(self.folder, self.running)
         return child

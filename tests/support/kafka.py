@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -40,7 +40,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from airflow_kcr.embedded.processes import ServiceProcess, happened, start_detached
+from airflow_kcr.embedded.processes import Program, ServiceProcess, happened, start_detached
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.admin_process import TIMEOUT, AdminProcess
 from airflow_kcr.kafka.failures import Kind
@@ -358,10 +358,8 @@ def stop_server(run_dir: Path) -> None:
         ServiceProcess(**json.loads(path.read_text())).stop(within=5)
 
 
-def _start_recorded(
-    folder: Path, command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-) -> ServiceProcess:
+def _start_recorded(folder: Path, program: Program) -> ServiceProcess:
     """Start a process that outlives this worker, and write down at once which it is."""
-    child = start_detached(command, name=name, log=log, env=env, user=user)
+    child = start_detached(program)
     (folder / f"{child.pid}.process.json").write_text(json.dumps(asdict(child), default=str))
     return child

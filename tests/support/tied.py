@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
 from airflow_kcr.embedded import airflow, servers
-from airflow_kcr.embedded.processes import STOP_WITHIN, EmbeddedServer, ServiceProcess, start_detached
+from airflow_kcr.embedded.processes import STOP_WITHIN, EmbeddedServer, Program, ServiceProcess, start_detached
 
 _GUARD = 'read -r _; kill -KILL "-$1"'
 
@@ -25,9 +25,9 @@ class TiedProcess(ServiceProcess):
 
     guard: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
-    def stop(self, ask: signal.Signals = signal.SIGTERM, *, within: float = STOP_WITHIN) -> None:
+    def stop(self, *, within: float = STOP_WITHIN) -> None:
         try:
-            ServiceProcess.stop(self, ask, within=within)
+            ServiceProcess.stop(self, within=within)
         finally:
             self._release()
 
@@ -44,11 +44,9 @@ class TiedProcess(ServiceProcess):
             self.guard = None
 
 
-def start_tied(
-    command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
-) -> ServiceProcess:
+def start_tied(program: Program) -> ServiceProcess:
     """Start a service that ends with this process at the latest."""
-    child = start_detached(command, name=name, log=log, env=env, user=user)
+    child = start_detached(program)
     guard = subprocess.Popen(
         ["/bin/sh", "-c", _GUARD, "kcr", str(child.group)],
         stdin=subprocess.PIPE,

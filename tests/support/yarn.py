@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 import psutil
 
 from airflow_kcr.embedded.jars import QUICK_START, JarSet, java, pyspark_jars, resolve
-from airflow_kcr.embedded.processes import ServiceProcess, free_port
+from airflow_kcr.embedded.processes import Program, ServiceProcess, free_port
 from airflow_kcr.embedded.servers import spark_environment
 from tests.support.tied import start_tied
 
@@ -195,21 +195,14 @@ class YarnCluster:
             "appender.out.type = Console\nappender.out.name = out\nappender.out.layout.type = PatternLayout\n"
             "appender.out.layout.pattern = %d %p %c{1}: %m%n%ex\n"
         )
-        return start_tied(
-            [
-                *(
-                    str(java()),
-                    *QUICK_START,
-                    "-Xmx256m",
-                    "--add-opens=java.base/java.lang=ALL-UNNAMED",
-                    f"-Dlog4j2.configurationFile={log4j}",
-                ),
-                *("-cp", self._classpath, main),
-            ],
+        options = ("-Xmx256m", "--add-opens=java.base/java.lang=ALL-UNNAMED", f"-Dlog4j2.configurationFile={log4j}")
+        program = Program(
             name=f"YARN's {name}",
+            command=[str(java()), *QUICK_START, *options, "-cp", self._classpath, main],
             log=self.folder / f"{name.replace(' ', '-')}.log",
             env={**spark_environment(), "HADOOP_CONF_DIR": str(self.configuration), **secrets},
         )
+        return start_tied(program)
 
     @property
     def _classpath(self) -> str:

@@ -19,7 +19,7 @@ from airflow_kcr.embedded.demo import performance
 from airflow_kcr.embedded.demo.judgement import DemoCheck, DemoVerdict
 from airflow_kcr.embedded.demo.play import Audience, Stage
 from airflow_kcr.embedded.flights.producer import Produced
-from airflow_kcr.embedded.processes import happened
+from airflow_kcr.embedded.processes import Program, happened
 from tests.support.databases import execute
 from tests.support.kafka import Kafka
 from tests.support.leftovers import left
@@ -46,7 +46,7 @@ def start_airflow(folder: Path, starting: services.Starting, report: services.Re
     """Start processes that only sleep, for an Airflow, which takes longer to start than all else here."""
     environment = {**os.environ, MARKER: str(folder)}
     for component in COMPONENTS:
-        starting.launch(TASK, name=component, log=folder / f"{component}.log", env=environment)
+        starting.launch(Program(name=component, command=TASK, log=folder / f"{component}.log", env=environment))
     return kept(folder).url
 
 

@@ -13,11 +13,10 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded import processes
-from airflow_kcr.embedded.processes import Launch, ServiceProcess, happened, start_detached
+from airflow_kcr.embedded.processes import Launch, Program, ServiceProcess, happened, start_detached
 from airflow_kcr.errors import ServiceFailed
 from tests.support.tied import start_tied
 
-ENV = dict(os.environ)
 READY = "echo ready; "
 # A service with a child of its own, that says which.
 FAMILY = "sleep 100 & echo child $!; wait"
@@ -26,8 +25,12 @@ DEAF = "trap '' TERM; echo ready; while :; do sleep 1; done"
 LAUNCHES = pytest.mark.parametrize("launch", [start_tied, start_detached])
 
 
+def program(log: Path, *command: str) -> Program:
+    return Program(name="the service", command=command, log=log)
+
+
 def run(launch: Launch, folder: Path, script: str, words: str = "ready") -> ServiceProcess:
-    child = launch(["/bin/sh", "-c", script], name="the service", log=folder / "logs" / "service.log", env=ENV)
+    child = launch(program(folder / "logs" / "service.log", "/bin/sh", "-c", script))
     child.wait_until(lambda: child.has_logged(words), within=10)
     return child
 
@@ -118,13 +121,13 @@ def test_a_service_that_ends_says_so_with_the_end_of_its_log(tmp_path: Path) -> 
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
-    child = start_tied([str(tmp_path / "nothing-here")], name="the service", log=tmp_path / "log", env=ENV)
+    child = start_tied(program(tmp_path / "log", str(tmp_path / "nothing-here")))
     with pytest.raises(ServiceFailed, match=r"(?s)the service ended.*nothing-here.*not found"):
         child.wait_until(lambda: False, within=10)
 
 
 def test_a_service_that_is_not_ready_in_time_is_stopped(tmp_path: Path) -> None:
-    child = start_tied(["/bin/sleep", "100"], name="the service", log=tmp_path / "log", env=ENV)
+    child = start_tied(program(tmp_path / "log", "/bin/sleep", "100"))
     with pytest.raises(ServiceFailed, match=r"was not ready within 0\.1 s"):
         child.wait_until(lambda: False, within=0.1)
     assert not child.alive
@@ -149,16 +152,15 @@ def test_another_process_with_the_pid_of_a_recorded_one_is_left_alone(tmp_path: 
 
 # What starts a service and then waits, to be killed.
 STARTER = """
-import os, sys, threading, time
+import sys, threading, time
 from pathlib import Path
-from airflow_kcr.embedded.processes import start_detached
+from airflow_kcr.embedded.processes import Program, start_detached
 from tests.support.tied import start_tied
 
 def start():
     log = Path(sys.argv[2])
-    child = globals()[sys.argv[1]](
-        ["/bin/sh", "-c", "sleep 100 & echo child $!; wait"], name="s", log=log, env=dict(os.environ)
-    )
+    command = ["/bin/sh", "-c", "sleep 100 & echo child $!; wait"]
+    child = globals()[sys.argv[1]](Program(name="s", command=command, log=log))
     child.wait_until(lambda: child.has_logged("child"), within=10)
     kept.append(child)
     print(child.pid, child.group, child.started, flush=True)
@@ -174,7 +176,7 @@ time.sleep(100)
 def starter(launch: str, log: Path, top: Path) -> tuple[subprocess.Popen[str], ServiceProcess]:
     process = subprocess.Popen(
         [sys.executable, "-c", STARTER, launch, str(log)],
-        env=ENV | {"PYTHONPATH": str(top)},
+        env={**os.environ, "PYTHONPATH": str(top)},
         stdout=subprocess.PIPE,
         text=True,
     )

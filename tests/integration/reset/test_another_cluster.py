@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import resolve
-from airflow_kcr.embedded.processes import happened, last_lines
+from airflow_kcr.embedded.processes import Program, happened, last_lines
 from airflow_kcr.embedded.servers import java_command
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
@@ -74,17 +74,13 @@ def test_a_region_goes_on_at_offsets_that_mirror_maker_has_translated(
     log = tmp_path / "mirror.log"
     with named(old, database_url, spec, tmp_path / "old") as region:
         process = region.start(0)
-        mirror = start_tied(
-            java_command(
-                resolve(MIRROR_MAKER),
-                "-Xmx256m",
-                "org.apache.kafka.connect.mirror.MirrorMaker",
-                str(tmp_path / "mirror.properties"),
-            ),
-            name="MirrorMaker",
-            log=log,
-            env=environ,
+        command = java_command(
+            resolve(MIRROR_MAKER),
+            "-Xmx256m",
+            "org.apache.kafka.connect.mirror.MirrorMaker",
+            str(tmp_path / "mirror.properties"),
         )
+        mirror = start_tied(Program(name="MirrorMaker", command=command, log=log, env=environ))
         try:
             assert happened(lambda: new.partitions("orders") == 2, within=WITHIN), last_lines(log.read_text())
             produce(old, range(LOST, 120))
