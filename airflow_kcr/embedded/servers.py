@@ -315,7 +315,6 @@ class StandaloneCluster:
 
     folder: Path
     port: int
-    cores: int
     memory: str
     launch: processes.Launch = field(repr=False)
     children: list[processes.ServiceProcess] = field(default_factory=list, repr=False)
@@ -355,7 +354,7 @@ class StandaloneCluster:
                 f"Spark worker {number}",
                 WORKER_CLASS,
                 *("--port", str(processes.free_port()), "--webui-port", str(processes.free_port())),
-                *("--cores", str(self.cores), "--memory", self.memory),
+                *("--cores", "1", "--memory", self.memory),
                 *("--work-dir", str(self.folder / f"worker-{number}"), self.address),
             )
             for number in range(len(self.children), len(self.children) + count)
@@ -380,19 +379,13 @@ def _wait_for(children: Sequence[processes.ServiceProcess], words: str) -> None:
 
 
 def start_standalone(
-    folder: Path,
-    *,
-    workers: int = 2,
-    cores: int = 1,
-    memory: str = "600m",
-    launch: processes.Launch = processes.start_detached,
+    folder: Path, *, workers: int = 2, memory: str = "600m", launch: processes.Launch = processes.start_detached
 ) -> StandaloneCluster:
     """Start a standalone cluster.
 
     Args:
         folder: Where logs and the workers' folders go.
-        workers: How many workers.
-        cores: How many cores each worker gives, and the one executor on it uses.
+        workers: How many workers, of one core each.
         memory: How much memory each worker gives, and the one executor on it uses.
         launch: How its processes are started.
 
@@ -400,6 +393,6 @@ def start_standalone(
         ServiceFailed: if a part of it does not start; none is left running then.
         ToolMissing: if Java or PySpark is missing.
     """
-    cluster = StandaloneCluster(folder=folder, port=processes.free_port(), cores=cores, memory=memory, launch=launch)
+    cluster = StandaloneCluster(folder=folder, port=processes.free_port(), memory=memory, launch=launch)
     processes.started(partial(cluster.start, workers), cluster.stop)
     return cluster

@@ -19,7 +19,7 @@ def application_settings(cluster: StandaloneCluster) -> dict[str, str]:
         "spark.master": cluster.address,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.executor.cores": str(cluster.cores),
+        "spark.executor.cores": "1",
         "spark.executor.memory": cluster.memory,
         "spark.executor.extraJavaOptions": quick_spark.options(),
     }
