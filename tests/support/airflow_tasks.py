@@ -64,7 +64,6 @@ def task_context(
     interval: tuple[datetime, datetime] | None = None,
     user: str | None = None,
     run_type: DagRunType = DagRunType.SCHEDULED,
-    partition_key: str | None = None,
 ) -> Context:
     """Return the context of a task.
 
@@ -73,7 +72,6 @@ def task_context(
         interval: the run's data interval; None: it has none.
         user: who triggered the run.
         run_type: how it came to be.
-        partition_key: of the run, where this Airflow's runs can have one.
     """
     task = task or FakeTask()
     start, end = interval or (None, None)
@@ -91,7 +89,7 @@ def task_context(
         state=DagRunState.RUNNING,
         triggering_user_name=user,
         consumed_asset_events=[],
-        partition_key=partition_key,
+        partition_key=None,
     )
     return cast("Context", {"dag_run": run, "ti": task, "task_instance": task, "run_id": task.run_id})
 

@@ -76,11 +76,9 @@ def renewed(
     return _Answered(command=RENEW, result=result, sent_at=sent_at)
 
 
-def not_renewed(
-    incarnation: Incarnation, *, epoch: Epoch = Epoch(2**60), counter: EventNumber = EventNumber(2**60)
-) -> Event:
+def not_renewed(incarnation: Incarnation, *, counter: EventNumber = EventNumber(2**60)) -> Event:
     """The lease is over, or a newer incarnation holds it."""
-    result = heartbeat(counter, incarnation=incarnation, renewed=False, epoch=epoch)
+    result = heartbeat(counter, incarnation=incarnation, renewed=False, epoch=Epoch(2**60))
     return _Answered(command=RENEW, result=result)
 
 

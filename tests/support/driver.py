@@ -557,15 +557,9 @@ class Driver:
             )
         )
 
-    def checkpoint(
-        self,
-        request_id: str,
-        *,
-        purpose: rows.CheckpointPurpose = rows.CheckpointPurpose.REQUEST,
-        requester: rows.Requester | None = None,
-    ) -> CheckpointNumber:
+    def checkpoint(self, request_id: str, *, requester: rows.Requester | None = None) -> CheckpointNumber:
         """Make a checkpoint from its request to its last commit read-back, and return its sequence."""
-        self.request_checkpoint(request_id, purpose=purpose, requester=requester)
+        self.request_checkpoint(request_id, requester=requester)
         sequence = self.complete()
         self.publish()
         region = self.held

@@ -9,7 +9,6 @@ assigned: no member is assigned anything new without a rebalance, and a topic th
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -51,10 +50,6 @@ class Log:
             if self.stamps[offset] >= instant:
                 return TimeAnswer(offset=Offset(offset), found=self.stamps[offset])
         return TimeAnswer(offset=None)
-
-    def retained_from(self, instant: datetime) -> int:
-        """Where a retention by time would put the log start."""
-        return bisect_left(self.stamps, instant)
 
 
 class NotInGroup(Exception):

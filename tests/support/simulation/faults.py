@@ -154,19 +154,31 @@ def record_from_the_future(simulation: Simulation) -> None:
 
 def foreign_consumer(simulation: Simulation) -> None:
     """A foreign consumer joins the group, takes partitions, and leaves again."""
+    visit, world = _foreign(simulation), simulation.world
+    until = world.now + world.random.uniform(1, 8)
+    visit(lambda: world.now >= until)
+
+
+def foreign_consumer_stays(simulation: Simulation) -> None:
+    """A foreign consumer joins the group and keeps its partitions until it is removed at the end."""
+    visit = _foreign(simulation)
+    visit(lambda: not simulation.producing)
+
+
+def _foreign(simulation: Simulation) -> Callable[[Callable[[], bool]], None]:
+    """Let a foreign consumer join; return what has it stay until something holds."""
     broker = simulation.struck.broker
     foreign = Consumer(number=broker.new_number(), static_id=None, hear=lambda what, held: None)
     broker.join(foreign)
-    until = simulation.world.now + simulation.world.random.uniform(1, 8)
 
-    def poll() -> None:
-        if simulation.world.now >= until:
+    def poll(over: Callable[[], bool]) -> None:
+        if over():
             broker.leave(foreign.number)
             return
         broker.poll(foreign.number)
-        simulation.world.after(0.5, poll)
+        simulation.world.after(0.5, partial(poll, over))
 
-    poll()
+    return poll
 
 
 def poison(simulation: Simulation) -> None:
@@ -184,22 +196,6 @@ def slow_batches(simulation: Simulation) -> None:
     around = simulation.struck
     around.slow = 0.5
     simulation.world.after(6.0, lambda: setattr(around, "slow", 0.03))
-
-
-def foreign_consumer_stays(simulation: Simulation) -> None:
-    """A foreign consumer joins the group and keeps its partitions until it is removed at the end."""
-    broker = simulation.struck.broker
-    foreign = Consumer(number=broker.new_number(), static_id=None, hear=lambda what, held: None)
-    broker.join(foreign)
-
-    def poll() -> None:
-        if not simulation.producing:
-            broker.leave(foreign.number)
-            return
-        broker.poll(foreign.number)
-        simulation.world.after(0.5, poll)
-
-    poll()
 
 
 def never_back(simulation: Simulation) -> None:
