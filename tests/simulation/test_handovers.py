@@ -141,7 +141,7 @@ def unsettled_by(monkeypatch: pytest.MonkeyPatch, rule: Callable[[Region, GroupP
 
 def test_output_that_only_the_owner_before_has_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     unsettled_by(monkeypatch, lambda region, partition, claim: claim.is_in_flight)
-    lost = [text for seed in range(10) for text in wrong(seed, GroupProtocol.CLASSIC, holds_output=True)[0]]
+    lost = (text for seed in range(10) for text in wrong(seed, GroupProtocol.CLASSIC, holds_output=True)[0])
     assert any("missing" in text for text in lost)
 
 

@@ -113,7 +113,8 @@ def test_the_cases_of_a_test_come_in_one_order() -> None:
     unordered = [
         f"{path.relative_to(TOP)}:{case.lineno}"
         for path in sorted((TOP / "tests").rglob("*.py"))
-        for case in _unordered_cases(ast.parse(path.read_text(encoding="utf-8")))
+        if "parametrize(" in (text := path.read_text(encoding="utf-8"))
+        for case in _unordered_cases(ast.parse(text))
     ]
     assert unordered == []
 

@@ -87,12 +87,15 @@ def test_a_batch_that_runs_again_replaces_its_output(run: Run) -> None:
     assert rows_of(run) == before
 
 
-def test_a_batch_is_read_once(run: Run) -> None:
+def test_a_batch_is_read_once(kafka: Kafka, empty_run: partial[Run]) -> None:
+    topic = kafka.topic(1)
+    kafka.produce(topic, 10 * [json.dumps(FLIGHT).encode()])
+    run = empty_run(topic=TopicName(topic), kafka=kafka.settings, ends=kafka.ends(topic))
     group = JobGroup(run.spark, "one batch of flights")
     since = jvm.virtual_machine(run.spark.sparkContext).java.lang.System.currentTimeMillis()
     group.enter("flights", "default")
     try:
-        run.work(run.rows[0])
+        run.batch(nowhere(run.ends), run.ends)
     finally:
         group.leave()
     jobs = run.spark.sparkContext.statusTracker().getJobIdsForGroup(group.name)
