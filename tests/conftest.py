@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 # A deadline would fail a test because the machine was busy; a failure must be reproducible from what CI prints.
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=False, print_blob=True)
+settings.register_profile("ci", max_examples=50, deadline=None, derandomize=False, print_blob=True)
 settings.register_profile(
     "long", max_examples=5_000, stateful_step_count=200, deadline=None, derandomize=False, print_blob=True
 )

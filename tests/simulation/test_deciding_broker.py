@@ -16,8 +16,8 @@ from tests.support.simulation.run import Simulation, drawn_in
 
 SEEDS = int(os.environ.get("KCR_SIMULATION_SEEDS", "1000")) // 10
 FIRST = int(os.environ.get("KCR_SIMULATION_FIRST_SEED", "0"))
-CHUNK = 20
-ALWAYS = 20
+CHUNK = 10
+ALWAYS = 10
 """How many of the seeds are run every time, where the others take turns."""
 
 
