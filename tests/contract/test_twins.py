@@ -118,7 +118,7 @@ def test_a_checkpoint_by_count_sees_every_claim(drive_twins: Drive) -> None:
     driver.process(width=5)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 12))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 12))])
 def test_whatever_happens_to_a_region(drive_twins: Drive, seed: int) -> None:
     chance = Random(seed)
     policies = [ForeignConsumerPolicy.WARN, ForeignConsumerPolicy.FAIL]

@@ -123,7 +123,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("auth", AUTHS)
-@pytest.mark.parametrize("why", REFUSALS)
+@pytest.mark.parametrize("why", ["denied", pytest.param("behind", marks=pytest.mark.long)])
 def test_a_refusal_says_which_side_and_what_to_grant_and_shows_no_token(
     giver: Clouds,
     managed: KafkaSet,

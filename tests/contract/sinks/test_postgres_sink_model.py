@@ -96,7 +96,7 @@ class Pair:
             self.publish(epoch, timeline, ranges)
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 4))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))])
 def test_both_take_and_refuse_the_same(empty_database_url: str, seed: int) -> None:
     pair = Pair(empty_database_url, seed)
     pair.begin()

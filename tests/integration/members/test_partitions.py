@@ -345,7 +345,9 @@ def test_retention_that_overtakes_a_position_halts_the_region_with_the_choices(
         nothing_wrong(region, record_property)
 
 
-@pytest.mark.parametrize(("policy", "resumes_at"), [("earliest", 150), ("latest", 200)])
+@pytest.mark.parametrize(
+    ("policy", "resumes_at"), [("earliest", 150), pytest.param("latest", 200, marks=pytest.mark.long)]
+)
 def test_retention_that_overtakes_a_position_is_a_reset_with_its_own_map_where_that_is_wanted(
     lend: Lend, record_property: Note, policy: str, resumes_at: int
 ) -> None:

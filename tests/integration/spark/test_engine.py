@@ -108,7 +108,14 @@ def slow_scan(out: Path) -> Pipeline:
     return process
 
 
-@pytest.mark.parametrize("pipeline", [slow_rdd, slow_udf, stuck_udf], ids=["rdd", "udf", "stuck"])
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        pytest.param(slow_rdd, id="rdd"),
+        pytest.param(slow_udf, id="udf", marks=pytest.mark.long),
+        pytest.param(stuck_udf, id="stuck", marks=pytest.mark.long),
+    ],
+)
 def test_nothing_of_a_cancelled_batch_runs_after_run_has_raised(
     bench: Bench, topic: str, tmp_path: Path, pipeline: Callable[[Path], Pipeline]
 ) -> None:

@@ -321,6 +321,7 @@ SPLITS: dict[str, tuple[Any, str, str]] = {
 }
 
 
+@pytest.mark.long
 def test_files_of_delta_have_one_value_of_each_partition(spark: SparkSession, tmp_path: Path) -> None:
     kinds = {f"by {name}": kind for name, (kind, *_) in SPLITS.items()}
     sql = apart({f"by {name}": (usual, other) for name, (_, usual, other) in SPLITS.items()})
