@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+import typer.testing
 from hypothesis import settings
 
 from airflow_kcr.embedded.jars import resolve, spark_connector
@@ -111,6 +113,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"{report.nodeid} was run again", sep="_")
         terminalreporter.line(report.longreprtext)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_built_once() -> Iterator[None]:
+    """Typer's runner builds all commands of `kcr` anew for each call of one, which takes most of the call's time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="session")
