@@ -65,9 +65,10 @@ seconds are as fast as without, and say nothing of those that follow.
 _FIRST_FETCHES: Final = 80
 """In how many fetches each core reads its share of the first batch at least, where nothing was brought yet.
 
-Fewer are faster, as the connector asks for the ends of the log after each poll. But there may be a quota: a batch that
-it slows down has twenty minutes by default, so each of so many fetches is answered within fifteen seconds, which a poll
-waits for.
+Fewer are faster, as the connector asks for the ends of the log after each poll. But there may be a quota, and a broker
+counts over eleven seconds what it allows: where a fetch of each core is more than that, a core may wait for longer than
+a poll does, and its task fails. So many let a batch take a quarter of an hour. One that takes longer is tried again by
+Spark, or by the region, and then reads in small fetches.
 """
 
 _FETCH: Final = "kafka.max.partition.fetch.bytes"

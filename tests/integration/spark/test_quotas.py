@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from airflow_kcr.spark import reads
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.throttling import ThrottlingWatch
 from tests.integration.spark.batches import Bench, call, noop
@@ -63,6 +64,17 @@ def test_under_a_quota_batches_get_their_records_and_no_task_fails(
     slow = Slowed(bench, client, 500)
     quota(250_000)  # one fetch of `reads.LARGEST_FETCH` is more than the broker lets through in ten seconds
     assert [slow.run(first, first + 125) for first in range(0, 500, 125)] == [0, 0, 0, 0]
+
+
+def test_a_first_batch_that_a_quota_slows_to_thirteen_minutes_loses_no_task(
+    bench: Bench, client: str, quota: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both cores get a fetch each in ten seconds, as of a batch of eighty: of four it takes forty seconds to see.
+    monkeypatch.setattr(reads, "_FIRST_FETCHES", 4)
+    each = 1_875
+    slow = Slowed(bench, client, each)
+    quota(PARTITIONS * each * SIZE // 40)
+    assert slow.run(0, each) == 0
 
 
 def test_a_batch_that_a_quota_makes_slow_is_said_to_be_throttled(
