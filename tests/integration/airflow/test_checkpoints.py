@@ -35,7 +35,7 @@ MINUTE = timedelta(minutes=1)
 WIDTH = 10
 """Records of each partition in an interval."""
 
-DAGS = """\
+CHECKPOINTS = """\
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
@@ -50,15 +50,18 @@ from airflow_kcr.operators.checkpoint import KcrDrainOperator
 from airflow_kcr.sensors.region import KcrCheckpointSensor
 
 with DAG(
-    "lined_checkpoint",
+    "REGION_checkpoint",
     schedule=CronDataIntervalTimetable("* * * * *", timezone="UTC"),
     start_date=datetime.fromisoformat("SINCE"),
     catchup=True,
     max_active_runs=1,
 ):
-    drain = KcrDrainOperator(task_id="drain", region="lined")
-    drain >> KcrCommitCheckpointOperator(task_id="commit", region="lined", checkpoint=drain.output)
+    drain = KcrDrainOperator(task_id="drain", region="REGION")
+    drain >> KcrCommitCheckpointOperator(task_id="commit", region="REGION", checkpoint=drain.output)
+"""
+"""A file of DAGs, with one that checkpoints a region each minute."""
 
+MORE_DAGS = """
 with DAG("lined_report", schedule=checkpoint_schedule("lined"), max_active_runs=1):
 
     @task
@@ -149,7 +152,7 @@ def members(airflow: LiveAirflow) -> Iterator[Members]:
         since = datetime.now(UTC).replace(second=0, microsecond=0) - 4 * MINUTE
         airflow.add_dags(
             "lined",
-            DAGS.replace("SINCE", since.isoformat()),
+            CHECKPOINTS.replace("REGION", "lined").replace("SINCE", since.isoformat()) + MORE_DAGS,
             "lined_report",
             "lined_manual",
             "lined_template",

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.sinks.checkpoints import CheckpointId
-from tests.integration.airflow.test_checkpoints import MINUTE, Members, ended
+from tests.integration.airflow.test_checkpoints import CHECKPOINTS, MINUTE, Members, ended
 from tests.support.browser import Person
 from tests.support.lineage_receiver import LineageReceiver
 from tests.support.live_airflow import LiveAirflow
@@ -24,23 +24,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 DAG = "told_checkpoint"
-DAGS = """\
-from datetime import datetime
-
-from airflow.sdk import DAG, CronDataIntervalTimetable
-
-from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator, KcrDrainOperator
-
-with DAG(
-    "told_checkpoint",
-    schedule=CronDataIntervalTimetable("* * * * *", timezone="UTC"),
-    start_date=datetime.fromisoformat("SINCE"),
-    catchup=True,
-    max_active_runs=1,
-):
-    drain = KcrDrainOperator(task_id="drain", region="told")
-    drain >> KcrCommitCheckpointOperator(task_id="commit", region="told", checkpoint=drain.output)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +67,8 @@ def runs(
         driver.up()
         members = Members(driver)
         try:
-            airflow.add_dags("told", DAGS.replace("SINCE", since.isoformat()), DAG)
+            dags = CHECKPOINTS.replace("REGION", "told").replace("SINCE", since.isoformat())
+            airflow.add_dags("told", dags, DAG)
             yield ended(airflow, DAG, 2)
         finally:
             airflow.editor.pause(DAG)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +17,7 @@ from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import RequestId
 from tests.support.live_airflow import LiveAirflow
-from tests.support.members import BRISK, live
+from tests.support.members import BRISK, Live, live
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -49,8 +51,24 @@ from airflow.sdk import DAG
 from airflow_kcr.dags import region_dags
 from airflow_kcr.spec import parse
 
-dags = region_dags(parse(SPEC), start_date=datetime(2026, 1, 1, tzinfo=UTC), second_person=True)
+dags = region_dags(parse(SPEC), start_date=datetime(2026, 1, 1, tzinfo=UTC), second_person=SECOND)
 """
+
+
+@contextmanager
+def with_form(
+    airflow: LiveAirflow, folder: Path, *, members: int, second_person: bool = True
+) -> Iterator[tuple[Live, str]]:
+    """Lend a region that has processed a hundred records of each partition, and the DAG with its form."""
+    with live(airflow.kafka, airflow.store_url, folder, members=members, partitions=members, spec=BRISK) as one:
+        one.fill(100 * members)
+        one.start(*range(members))
+        one.until(one.consumed, "the records")
+        dag = f"{one.name}_reset"
+        with airflow.region(one.name) as region:
+            text = FORM.replace("SPEC", repr(region.spec().to_json_text()))
+        airflow.add_dags(dag, text.replace("SECOND", str(second_person)), dag)
+        yield one, dag
 
 
 def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: Path) -> None:
@@ -100,14 +118,8 @@ def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: 
 
 
 def test_an_approval_that_an_editor_forges_resets_nothing(airflow: LiveAirflow, tmp_path: Path) -> None:
-    with live(airflow.kafka, airflow.store_url, tmp_path, members=1, partitions=1, spec=BRISK) as one:
-        one.fill(100)
-        one.start(0)
-        one.until(one.consumed, "the records")
-        dag, editor = f"{one.name}_reset", airflow.editor
-        with airflow.region(one.name) as region:
-            text = region.spec().to_json_text()
-        airflow.add_dags(dag, FORM.replace("SPEC", repr(text)), dag)
+    editor = airflow.editor
+    with with_form(airflow, tmp_path, members=1) as (one, dag):
         form = {"target": "to-offset", "offset": 50, "reason": "wrong rates"}
         run = editor.trigger(dag, form).run_id
         airflow.question(dag, run, "approve")
@@ -183,15 +195,8 @@ def test_an_undone_checkpoint_is_not_chosen_and_a_new_run_asks_with_a_new_list(
 def test_a_target_is_asked_for_with_the_form_and_approved_by_a_second_person(
     airflow: LiveAirflow, tmp_path: Path
 ) -> None:
-    with live(airflow.kafka, airflow.store_url, tmp_path, members=2, partitions=2, spec=BRISK) as one:
-        one.fill(200)
-        one.start(0, 1)
-        one.until(one.consumed, "the records")
-        dag, editor = f"{one.name}_reset", airflow.editor
-        with airflow.region(one.name) as region:
-            text = region.spec().to_json_text()
-        airflow.add_dags(dag, FORM.replace("SPEC", repr(text)), dag)
-
+    editor = airflow.editor
+    with with_form(airflow, tmp_path, members=2) as (one, dag):
         with pytest.raises(ServiceFailed, match=r"(?s)400 .*topics.*does not match"):
             editor.trigger(dag, {"target": "to-offset", "offset": 50, "topics": [f"{one.topic}:zero"]})
         with pytest.raises(ServiceFailed, match=r"(?s)400 .*offset: '6h' is not of type 'integer'"):
@@ -227,14 +232,8 @@ def test_a_target_is_asked_for_with_the_form_and_approved_by_a_second_person(
 
 
 def test_a_plan_that_became_stale_is_made_and_approved_again(airflow: LiveAirflow, tmp_path: Path) -> None:
-    with live(airflow.kafka, airflow.store_url, tmp_path, members=1, partitions=1, spec=BRISK) as one:
-        one.fill(100)
-        one.start(0)
-        one.until(one.consumed, "the records")
-        dag, editor = f"{one.name}_reset", airflow.editor
-        with airflow.region(one.name) as region:
-            text = region.spec().to_json_text()
-        airflow.add_dags(dag, FORM.replace("SPEC", repr(text)).replace(", second_person=True", ""), dag)
+    editor = airflow.editor
+    with with_form(airflow, tmp_path, members=1, second_person=False) as (one, dag):
         run = editor.trigger(dag, {"target": "to-offset", "offset": 50, "reason": "wrong rates"}).run_id
         first = airflow.question(dag, run, "approve")
         one.reset()
