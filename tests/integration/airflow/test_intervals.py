@@ -31,9 +31,7 @@ pytestmark = pytest.mark.timeout(1_200)
 HOUR = timedelta(hours=1)
 WITHIN = 600.0
 
-DAGS = """\
-from __future__ import annotations
-
+REGION = """\
 from datetime import datetime
 
 from airflow.sdk import DAG, task
@@ -50,16 +48,21 @@ groups:
   - {group_id: NAME, topics: [TOPIC], delivery: exactly_once, pipeline: 'PIPELINE:process',
      sinks: {out: {kind: postgres, url: 'TABLE_URL', table: NAME}}}
 checkpoint: {cron: '0 * * * *'}
+batch: {timeout: 10m}
+timeouts: {drain: 12m, reset: 12m}
 ''')
 interval, reset = region_dags(
     spec,
     mode="interval",
     start_date=datetime.fromisoformat("SINCE"),
+    schedule=SCHEDULE,
     consume={"jars": "JARS"},
     # The test may last into the next hour.
-    dag_args_of={"interval": {"end_date": datetime.fromisoformat("NOW")}},
+    dag_args_of={"interval": {"end_date": datetime.fromisoformat("UNTIL")}},
 )
+"""
 
+REPORT = """
 with DAG("NAME_report", schedule=checkpoint_schedule("NAME"), max_active_runs=1):
 
     @task
@@ -133,6 +136,27 @@ def command(airflow: LiveAirflow, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def filled_in(
+    airflow: LiveAirflow, text: str, name: str, topic: str, jars: tuple[Path, ...], since: datetime, until: datetime
+) -> tuple[str, Path]:
+    """Fill in a file of DAGs, and write its pipeline; return both."""
+    pipeline = airflow.dags / f"{name}_pipeline.py"
+    pipeline.write_text(PIPELINE.replace("WORD", "old"), encoding="utf-8")
+    values = {
+        "NAME": name,
+        "TOPIC": topic,
+        "BOOTSTRAP": airflow.kafka.bootstrap_servers,
+        "SINCE": since.isoformat(),
+        "UNTIL": until.isoformat(),
+        "JARS": ",".join(map(str, (*jars, *resolve(POSTGRES_DRIVER)))),
+        "TABLE_URL": airflow.store_url,
+        "PIPELINE": str(pipeline),
+    }
+    for word, value in values.items():
+        text = text.replace(word, value)
+    return text, pipeline
+
+
 def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
     airflow: LiveAirflow, connector_jars: tuple[Path, ...]
 ) -> None:
@@ -145,13 +169,8 @@ def test_late_intervals_are_processed_in_order_and_a_cleared_one_is_recomputed(
     stamps = [since - HOUR, *[since + HOUR / 2] * 10, *[now - HOUR / 2] * 10, *[datetime.now(UTC)] * 5]
     kafka.produce(topic, [Record(value=b"x", partition=n % 2, timestamp=at) for n, at in enumerate(stamps)])
     has_keys = has(CHECKPOINT_KEYS)
-    text = f"{DAGS}{WITH_KEYS if has_keys else ''}".replace("NAME", name).replace("TOPIC", topic)
-    text = text.replace("BOOTSTRAP", kafka.bootstrap_servers)
-    jars = ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER))))
-    text = text.replace("SINCE", since.isoformat()).replace("NOW", (now - HOUR).isoformat()).replace("JARS", jars)
-    pipeline = airflow.dags / f"{name}_pipeline.py"
-    text = text.replace("TABLE_URL", airflow.store_url).replace("PIPELINE", str(pipeline))
-    pipeline.write_text(PIPELINE.replace("WORD", "old"), encoding="utf-8")
+    text = f"{REGION.replace('SCHEDULE', 'None')}{REPORT}{WITH_KEYS if has_keys else ''}"
+    text, pipeline = filled_in(airflow, text, name, topic, connector_jars, since, now - HOUR)
     names = ("report", *(("joined", "again", "other") if has_keys else ()), "interval")
     airflow.add_dags(name, text, *(f"{name}_{one}" for one in names))
 
@@ -249,36 +268,7 @@ def only_told_and_joined_by_key(airflow: LiveAirflow, name: str, run: str, row: 
     assert (joined.partition_key, newest["revision"], sorted(revisions)) == (key, 1, [0, 1])
 
 
-PARTITIONS = """\
-from __future__ import annotations
-
-from datetime import datetime
-
-from airflow.sdk import CronPartitionTimetable
-
-from airflow_kcr.dags import region_dags
-from airflow_kcr.spec import parse
-
-spec = parse('''
-region: NAME
-kafka: {bootstrap.servers: 'BOOTSTRAP'}
-groups:
-  - {group_id: NAME, topics: [TOPIC], delivery: exactly_once, pipeline: 'PIPELINE:process',
-     sinks: {out: {kind: postgres, url: 'TABLE_URL', table: NAME}}}
-checkpoint: {cron: '0 * * * *'}
-batch: {timeout: 10m}
-timeouts: {drain: 12m, reset: 12m}
-''')
-interval, reset = region_dags(
-    spec,
-    mode="interval",
-    start_date=datetime.fromisoformat("SINCE"),
-    schedule=CronPartitionTimetable("0 * * * *", timezone="UTC", run_offset=-1),
-    consume={"jars": "JARS"},
-    # The test may last into the next hour.
-    dag_args_of={"interval": {"end_date": datetime.fromisoformat("NOW")}},
-)
-"""
+BY_PARTITIONS = 'CronPartitionTimetable("0 * * * *", timezone="UTC", run_offset=-1)'
 
 
 @pytest.mark.skipif(not has(PARTITION_DATES), reason="a task learns no date of its partition")
@@ -292,12 +282,8 @@ def test_a_backfill_and_a_clear_of_partitions_recompute_them(
     # Ten records in each of the three hours, whose partitions begin with `since`.
     stamps = [since + number * HOUR + HOUR / 2 for number in range(3) for _ in range(10)]
     kafka.produce(topic, [Record(value=b"x", partition=n % 2, timestamp=at) for n, at in enumerate(stamps)])
-    text = PARTITIONS.replace("NAME", name).replace("TOPIC", topic).replace("BOOTSTRAP", kafka.bootstrap_servers)
-    text = text.replace("SINCE", since.isoformat()).replace("NOW", now.isoformat())
-    text = text.replace("JARS", ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
-    pipeline = airflow.dags / f"{name}_pipeline.py"
-    text = text.replace("TABLE_URL", airflow.store_url).replace("PIPELINE", str(pipeline))
-    pipeline.write_text(PIPELINE.replace("WORD", "old"), encoding="utf-8")
+    text = f"from airflow.sdk import CronPartitionTimetable\n{REGION.replace('SCHEDULE', BY_PARTITIONS)}"
+    text, pipeline = filled_in(airflow, text, name, topic, connector_jars, since, now)
     airflow.add_dags(name, text, dag := f"{name}_interval")
 
     def words() -> dict[datetime | None, tuple[str, int]]:
