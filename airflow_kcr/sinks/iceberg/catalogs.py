@@ -123,12 +123,14 @@ class _TriedOnce:
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Commit; what is too late is `CommitOvertaken`."""
-        from pyiceberg.exceptions import CommitFailedException
+        """Commit; what is too late is `CommitOvertaken`, and what waits for a lock of Hive is not."""
+        from pyiceberg.exceptions import CommitFailedException, WaitingForLockException
 
         try:
             return self._catalog.commit_table(table, requirements, updates)
         except CommitFailedException as error:
+            if isinstance(error.__cause__, WaitingForLockException):
+                raise error.__cause__ from None
             raise CommitOvertaken from error
 
 
@@ -290,6 +292,12 @@ class NamedTable(TablePlace[NotedIceberg]):
         kind = type(error).__name__
         if isinstance(error, exceptions.NoSuchTableError | exceptions.NoSuchNamespaceError):
             return ConfigurationError(f"{self.who}: there is no table {self}; create it, then start again")
+        if isinstance(error, exceptions.WaitingForLockException):
+            return SinkError(
+                f"{self.who}: table {self} could not {what}: it is locked in its metastore by a writer that is at "
+                "work, or was killed; where the metastore does not end such a lock itself (hive.txn.timeout), find it "
+                "with SHOW LOCKS and release it"
+            )
         refused = exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError, PermissionError
         if isinstance(error, refused) or any(word in str(error) for word in _REFUSED):
             return ConfigurationError(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hive_metastore.ThriftHiveMetastore import Client  # type: ignore[import-untyped]
 from hive_metastore.ttypes import ShowLocksRequest, UnlockRequest  # type: ignore[import-untyped]
+from pyiceberg.catalog import hive
 from pyiceberg.catalog.hive import HiveCatalog
 
 from airflow_kcr.errors import ConfigurationError, SinkError
@@ -94,6 +95,26 @@ def test_a_metastore_that_does_not_look_at_what_a_commit_expects_is_refused_and_
         assert isinstance(catalog, HiveCatalog)
         with HiveConnections(catalog, 10) as client:
             assert client.get_table("db", lake.name.partition(".")[2]).partitionKeys == []
+
+
+@pytest.mark.long
+def test_a_lock_that_a_killed_writer_has_left_is_named_and_the_commit_made_once_it_is_gone(
+    lake: HiveWarehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hive, "DEFAULT_LOCK_CHECK_MAX_WAIT_TIME", 0.1)
+    files = made(lake)
+    files.fill()
+    sequence = complete(files, "n1")
+    catalog = lake.catalog()
+    assert isinstance(catalog, HiveCatalog)
+    with HiveConnections(catalog, 10) as client:
+        client.lock(catalog._create_lock_request(*lake.name.split(".")))
+    with pytest.raises(SinkError, match=r"could not commit: it is locked in its metastore by a writer that is at work"):
+        files.sink.publish(sequence)
+    assert len(lake.rows()) == 0
+    take_locks_away(lake)
+    files.sink.publish(sequence)
+    assert files.rows() == files.records(sequence)
 
 
 @pytest.mark.long
