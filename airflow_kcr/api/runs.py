@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import Final, TypeAlias
 
 from airflow_kcr.api import partitions
@@ -43,7 +44,7 @@ _LOG: Final = logging.getLogger(__name__)
 _PERIOD: Final = timedelta(milliseconds=250)
 """How long to wait before logs with nothing new are read once more, while records of the interval may still come.
 
-Or before leases are, of which it isn't known whether their holders live.
+Or before leases are, of which it isn't known whether their holders live, or groups with members that were killed.
 """
 
 
@@ -101,7 +102,7 @@ class RegionRun:
             RegionInState, CheckpointRefused: as `runs.start` of the protocol.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
             OtherCluster: one is another than the region knows.
-            GroupNotEmpty: nothing was to be read, and a foreign consumer is in a group that is to be told so.
+            GroupNotEmpty: a foreign consumer is in a group that is to be told so.
         """
         region, boundary = self._read()
         spec = stored_spec(region.spec.text)
@@ -234,8 +235,22 @@ class RegionRun:
                 return False
             store.handle(name, PublishCheckpoint(sequence=row.sequence, tables=tables))
         if row.committed is not Committed.YES and partitions.is_restore_point(region, row.sequence):
-            partitions.repair(store, name, row.sequence, self._handle.clusters)
+            self._tell_kafka(region, row)
         return True
+
+    def _tell_kafka(self, region: Region, row: Checkpoint) -> None:
+        """Have Kafka hold a checkpoint's offsets; members that were killed are in their groups for a session more."""
+        until = monotonic() + (region.rules.timeouts.reset.total_seconds() if row.participants else 0)
+        while True:
+            try:
+                partitions.repair(self._handle.store, region.name, row.sequence, self._handle.clusters)
+            except GroupNotEmpty as error:
+                if monotonic() > until:
+                    raise
+                _LOG.info("region %s: members of checkpoint %s are not gone yet: %s", region.name, row.sequence, error)
+                threading.Event().wait(_PERIOD.total_seconds())
+            else:
+                return
 
     def _shown(self, spec: RegionSpec, region: Region, row: Checkpoint) -> tuple[TableVersion, ...] | None:
         """Return what tables have of a checkpoint, having shown it; None: members are to do so.

@@ -128,6 +128,18 @@ def rewind(driver: Driver, target: Target) -> CheckpointNumber:
 
 def carried_out(driver: Driver, run: Run, at: int) -> CheckpointNumber:
     """Carry a run out whose boundary falls at `at` of each partition, and return its checkpoint; the members leave."""
+    sequence = not_told(driver, run, at)
+    for member in sorted(driver.processes):
+        if driver.held.state is not RegionState.STOPPED:
+            driver.read_back(member)
+    driver.handle(Reconcile())
+    for member in sorted(driver.processes):
+        driver.leave(member)
+    return sequence
+
+
+def not_told(driver: Driver, run: Run, at: int) -> CheckpointNumber:
+    """Bring a run whose boundary falls at `at` of each partition to where Kafka is to be told, and return it."""
     driver.store.handle(driver.name, run)
     for member in driver.all_members():
         driver.join(member)
@@ -139,12 +151,6 @@ def carried_out(driver: Driver, run: Run, at: int) -> CheckpointNumber:
     driver.handle(Reconcile())  # as a member does that has reached the boundary
     sequence = driver.complete()
     driver.publish()
-    for member in sorted(driver.processes):
-        if driver.held.state is not RegionState.STOPPED:
-            driver.read_back(member)
-    driver.handle(Reconcile())
-    for member in sorted(driver.processes):
-        driver.leave(member)
     return sequence
 
 

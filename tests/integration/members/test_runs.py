@@ -73,7 +73,7 @@ def settled(region: Live, note: Note, fault: str) -> None:
         pytest.param("ended", id="a batch accepted", marks=pytest.mark.long),
         pytest.param("contributing", id="draining", marks=pytest.mark.long),
         pytest.param("committing", id="published, not committed"),
-        pytest.param("committed", id="committed, not said", marks=pytest.mark.long),
+        pytest.param("committed", id="committed, not said"),
         pytest.param("told", id="over, not left", marks=pytest.mark.long),
     ],
 )

@@ -40,7 +40,7 @@ from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
-from tests.support.scripts import carried_out, located
+from tests.support.scripts import carried_out, located, not_told
 
 FILES = SPEC.replace("pipeline:", "sinks: {out: {kind: files, path: /lake/out}}, pipeline:", 1)
 TABLE = SPEC.replace("pipeline:", "sinks: {out: {kind: delta, table: /lake/t}}, pipeline:", 1)
@@ -124,6 +124,30 @@ def test_a_foreign_consumer_keeps_kafka_from_being_told_and_another_try_does(
     cluster.inside = ""
     assert of(driver, cluster).prepared_run(request_id="r").is_done_at_rest()
     assert newest(driver).committed is Committed.YES
+
+
+class Leaving(FakeCluster):
+    """A cluster in which members that were killed are in a group until they have been asked for a few times."""
+
+    sessions = 3
+
+    def require_empty(self, group: GroupId) -> None:
+        """Refuse while a session lasts."""
+        self.sessions -= 1
+        self.inside = "a member" if self.sessions > 0 else ""
+        super().require_empty(group)
+
+
+def test_kafka_is_told_of_a_killed_run_once_the_sessions_of_its_members_are_over(driver: Driver) -> None:
+    killed = Run(request_id=RequestId("r"), boundary=driver.store.read(driver.name)[1])
+    sequence = not_told(driver, killed, 20)
+    driver.handle(KillRegion())
+    row = driver.region.checkpoints[sequence]
+    assert (driver.region.state, row.committed) == (RegionState.STOPPED, Committed.NO)
+    cluster = Leaving(ends=dict.fromkeys(range(4), 20))
+    assert of(driver, cluster).prepared_run(killed.boundary, request_id="r").is_done_at_rest()
+    assert newest(driver).committed is Committed.YES
+    assert sorted(cluster.held.values()) == [20] * 4
 
 
 @dataclass
