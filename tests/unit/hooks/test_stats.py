@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -29,13 +29,17 @@ from tests.support.endpoint import Receiver
 
 
 @contextmanager
-def configured(**options: Any) -> Iterator[None]:  # noqa: ANN401
-    """Have Airflow send its metrics by what it is given, as it does when a task starts."""
-    airflow_stats.initialize(export_legacy_names=False, **options)
+def configured(factory: Callable[..., Any]) -> Iterator[None]:
+    """Have Airflow send its metrics by what is made, as it does when a task starts."""
+    # Airflow 3.2 has a class for that, and one name of each metric.
+    is_module = hasattr(airflow_stats, "initialize")
+    of: Any = airflow_stats if is_module else airflow_stats.Stats
+    names = {"export_legacy_names": False} if is_module else {}
+    of.initialize(factory=factory, **names)
     try:
         yield
     finally:
-        airflow_stats.initialize(export_legacy_names=False, factory=NoStatsLogger)
+        of.initialize(factory=NoStatsLogger, **names)
 
 
 @pytest.fixture
