@@ -44,8 +44,11 @@ _LOG: Final = logging.getLogger(__name__)
 _PERIOD: Final = timedelta(milliseconds=250)
 """How long to wait before logs with nothing new are read once more, while records of the interval may still come.
 
-Or before leases are, of which it isn't known whether their holders live, or groups with members that were killed.
+Or before leases are, of which it isn't known whether their holders live.
 """
+
+_GONE_PERIOD: Final = timedelta(seconds=1)
+"""How long to wait before a group is asked again whether members that were killed are gone; each opens its cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,14 +244,18 @@ class RegionRun:
     def _tell_kafka(self, region: Region, row: Checkpoint) -> None:
         """Have Kafka hold a checkpoint's offsets; members that were killed are in their groups for a session more."""
         until = monotonic() + (region.rules.timeouts.reset.total_seconds() if row.participants else 0)
+        told = ""
         while True:
             try:
                 partitions.repair(self._handle.store, region.name, row.sequence, self._handle.clusters)
             except GroupNotEmpty as error:
                 if monotonic() > until:
                     raise
-                _LOG.info("region %s: members of checkpoint %s are not gone yet: %s", region.name, row.sequence, error)
-                threading.Event().wait(_PERIOD.total_seconds())
+                if told != (told := str(error)):
+                    _LOG.info(
+                        "region %s: members of checkpoint %s are not gone yet: %s", region.name, row.sequence, told
+                    )
+                threading.Event().wait(_GONE_PERIOD.total_seconds())
             else:
                 return
 
