@@ -15,17 +15,18 @@ from hypothesis import settings
 from airflow_kcr.embedded.jars import resolve, spark_connector
 from tests.support import airflow_home, postgres, quick_spark
 from tests.support import kafka as kafka_support
-from tests.support.hive_metastore import Metastore, hive_metastore
 from tests.support.jar_sets import delta, iceberg
 from tests.support.kafka_cluster import KafkaCluster, start_cluster
-from tests.support.object_store import ObjectStore, object_store
-from tests.support.rest_catalog import RestServer, rest_catalog
 from tests.support.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from xdist.workermanage import WorkerController
+
+    from tests.support.hive_metastore import Metastore
+    from tests.support.object_store import ObjectStore
+    from tests.support.rest_catalog import RestServer
 
 # A deadline would fail a test because the machine was busy; a failure must be reproducible from what CI prints.
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=False, print_blob=True)
@@ -207,6 +208,8 @@ def kafka_set(tmp_path: Path) -> Iterator[StartKafka]:
 @pytest.fixture(scope="session")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
     """A REST catalog of Iceberg."""
+    from tests.support.rest_catalog import rest_catalog
+
     with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
         yield server
 
@@ -214,6 +217,8 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
 @pytest.fixture(scope="session")
 def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metastore]:
     """A metastore of Hive."""
+    from tests.support.hive_metastore import hive_metastore
+
     with hive_metastore(tmp_path_factory.mktemp("hive")) as server:
         yield server
 
@@ -221,6 +226,8 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metastore]:
 @pytest.fixture(scope="session")
 def store_of_objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     """S3 and Glue, as moto has them."""
+    from tests.support.object_store import object_store
+
     with object_store(tmp_path_factory.mktemp("s3")) as store:
         yield store
 

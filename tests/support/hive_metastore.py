@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,19 +45,16 @@ class Metastore:
     folder: Path
     """Where its tables are."""
 
-    process: subprocess.Popen[bytes]
-
 
 @contextmanager
-def hive_metastore(folder: Path, *, is_fenced: bool = True, lock_timeout: int = 300) -> Iterator[Metastore]:
+def hive_metastore(folder: Path, *, is_fenced: bool = True) -> Iterator[Metastore]:
     """Lend a metastore whose tables and whose database are in a folder.
 
     Args:
         folder: an empty one.
         is_fenced: whether it looks at what a change expects.
-        lock_timeout: seconds after which it takes a lock away that was not asked for again.
     """
-    _write_settings(folder, lock_timeout)
+    _write_settings(folder)
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
     options = [*opened, *jars.QUICK_START, "-Xmx256m", "-Dhive.async.log.enabled=false"]
     options.append(f"-Dderby.stream.error.file={folder}/derby.log")
@@ -67,11 +63,11 @@ def hive_metastore(folder: Path, *, is_fenced: bool = True, lock_timeout: int = 
     _make_tables_of_locks(path, options, folder / "locks.log")
     port = free_port()
     command = [str(jars.java()), *options, "-cp", path, MAIN, "-p", str(port)]
-    with listening(command, port, folder / "metastore.log") as process:
-        yield Metastore(uri=f"thrift://127.0.0.1:{port}", folder=folder / "warehouse", process=process)
+    with listening(command, port, folder / "metastore.log"):
+        yield Metastore(uri=f"thrift://127.0.0.1:{port}", folder=folder / "warehouse")
 
 
-def _write_settings(folder: Path, lock_timeout: int) -> None:
+def _write_settings(folder: Path) -> None:
     settings = {
         "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder}/metastore;create=true",
         "datanucleus.connectionPoolingType": "none",
@@ -79,7 +75,6 @@ def _write_settings(folder: Path, lock_timeout: int) -> None:
         "hive.metastore.schema.verification": "false",
         "hive.metastore.disallow.incompatible.col.type.changes": "false",
         "hive.metastore.warehouse.dir": f"{folder}/warehouse",
-        "hive.txn.timeout": f"{lock_timeout}s",
     }
     root = ElementTree.Element("configuration")
     for name, value in settings.items():

@@ -41,16 +41,8 @@ def rest_catalog(folder: Path) -> Iterator[RestServer]:
         "CATALOG_WAREHOUSE": f"{folder.as_uri()}/warehouse",
         "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
     }
-    path = ":".join(
-        map(
-            str,
-            (
-                *jars.resolve(_libraries()),
-                *fetched(f"iceberg-rest-tests-{VERSION}", _TESTS),
-                f"{jars.pyspark_jars()}/*",
-            ),
-        )
-    )
+    servers = fetched(f"iceberg-rest-tests-{VERSION}", _TESTS)
+    path = ":".join(map(str, (*jars.resolve(_libraries()), *servers, f"{jars.pyspark_jars()}/*")))
     command = [str(jars.java()), *jars.QUICK_START, "-Xmx256m", "-cp", path, MAIN]
     with listening(command, port, folder / "rest.log", settings) as process:
         yield RestServer(uri=f"http://127.0.0.1:{port}", process=process)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import deltalake
@@ -480,26 +480,18 @@ def warehouse(root: Path, uri: str | None = None) -> Warehouse:
     return made
 
 
-def rest_warehouse(root: Path, uri: str) -> RestWarehouse:
-    """Return a REST catalog with a table of its own.
+W = TypeVar("W", bound=Warehouse)
+
+
+def served(kind: type[W], root: Path, uri: str) -> W:
+    """Return a catalog with a table of its own, which has others beside.
 
     Args:
-        root: not used; the catalog has a folder.
+        kind: of the catalog.
+        root: of its tables; a REST catalog has a folder itself.
         uri: of the catalog.
     """
-    made = RestWarehouse(root=root, uri=uri, name=f"db.delays_{uuid.uuid4().hex}")
-    made.create()
-    return made
-
-
-def hive_warehouse(root: Path, uri: str) -> HiveWarehouse:
-    """Return a metastore with a table of its own.
-
-    Args:
-        root: of its tables.
-        uri: of the metastore.
-    """
-    made = HiveWarehouse(root=root, uri=uri, name=f"db.delays_{uuid.uuid4().hex}")
+    made = kind(root=root, uri=uri, name=f"db.delays_{uuid.uuid4().hex}")
     made.create()
     return made
 

@@ -153,3 +153,11 @@ def _is_unordered(cases: ast.expr, named: Mapping[str, ast.expr]) -> bool:
             return any(_is_unordered(e.value, named) for e in elements if isinstance(e, ast.Starred))
         case _:
             return False
+
+
+def test_what_every_test_may_use_needs_no_extra() -> None:
+    # The core is tried with each Python in an environment without them (`tests.matrix`).
+    extras = ("airflow", "deltalake", "moto", "py4j", "pyarrow", "pyiceberg", "pyspark")
+    code = f"import sys; sys.modules.update(dict.fromkeys({extras}, None)); import tests.conftest"
+    done = subprocess.run([sys.executable, "-c", code], cwd=TOP, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

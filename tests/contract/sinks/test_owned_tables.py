@@ -49,18 +49,19 @@ from tests.support.hive_metastore import Metastore
 from tests.support.rest_catalog import RestServer
 from tests.support.sink_files import Killed, LocalFolder
 from tests.support.table_files import (
+    HiveWarehouse,
     Owned,
+    RestWarehouse,
     TableFiles,
     Warehouse,
     at_commits,
     complete,
     declared,
     delta_folder,
-    hive_warehouse,
     other,
     over,
     reset,
-    rest_warehouse,
+    served,
     warehouse,
 )
 
@@ -129,10 +130,10 @@ def owned(where: str, database_url: str, tmp_path: Path, request: pytest.Fixture
     if where == "delta":
         return delta_folder(root)
     if where == "rest":
-        return rest_warehouse(root, request.getfixturevalue("rest").uri)
+        return served(RestWarehouse, root, request.getfixturevalue("rest").uri)
     if where == "hive":
         metastore: Metastore = request.getfixturevalue("metastore")
-        return hive_warehouse(metastore.folder, metastore.uri)
+        return served(HiveWarehouse, metastore.folder, metastore.uri)
     return warehouse(root, database_url.replace("postgresql://", "postgresql+psycopg://"))
 
 

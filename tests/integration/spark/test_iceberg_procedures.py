@@ -17,7 +17,7 @@ import pytest
 from airflow_kcr.spark.launch import line_of
 from tests.support.jar_sets import ICEBERG
 from tests.support.rest_catalog import RestServer
-from tests.support.table_files import TableFiles, made, reset, rest_warehouse
+from tests.support.table_files import RestWarehouse, TableFiles, made, reset, served
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -37,7 +37,7 @@ Call = Callable[..., "list[Row]"]
 @pytest.fixture
 def files(rest: RestServer, tmp_path: Path) -> TableFiles:
     """A region that keeps three checkpoints, and its table in a REST catalog."""
-    return made(rest_warehouse(tmp_path, rest.uri))
+    return made(served(RestWarehouse, tmp_path, rest.uri))
 
 
 @pytest.fixture

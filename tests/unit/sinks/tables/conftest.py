@@ -10,7 +10,7 @@ from airflow_kcr.sinks.tables import owned as owned_module
 from tests.support.hive_metastore import Metastore
 from tests.support.object_store import ObjectStore, delta_in_store, glue_warehouse
 from tests.support.rest_catalog import RestServer
-from tests.support.table_files import MADE, Owned, TableFiles, hive_warehouse, made, rest_warehouse
+from tests.support.table_files import MADE, HiveWarehouse, Owned, RestWarehouse, TableFiles, made, served
 
 IN_STORE: Mapping[str, Callable[..., Owned]] = {"delta in s3": delta_in_store, "iceberg in glue": glue_warehouse}
 """What makes a table in an object store."""
@@ -27,10 +27,10 @@ def make(request: pytest.FixtureRequest) -> Callable[[Path], Owned]:
     """What makes a table of a format, on a disk or in S3; of Iceberg's also in a REST catalog, and in Glue."""
     if request.param == "rest":
         server: RestServer = request.getfixturevalue("rest")
-        return partial(rest_warehouse, uri=server.uri)
+        return partial(served, RestWarehouse, uri=server.uri)
     if request.param == "hive":
         metastore: Metastore = request.getfixturevalue("metastore")
-        return lambda _: hive_warehouse(metastore.folder, metastore.uri)
+        return lambda _: served(HiveWarehouse, metastore.folder, metastore.uri)
     if request.param in IN_STORE:
         store: ObjectStore = request.getfixturevalue("store_of_objects")
         return partial(IN_STORE[request.param], store=store)
