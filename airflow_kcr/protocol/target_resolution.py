@@ -134,7 +134,8 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> tuple[PlanLin
 
 def ignored(scope: Scope, situation: Situation) -> tuple[GroupPartition, ...]:
     """Return the partitions in scope that the target checkpoint has and the region no longer does."""
-    return tuple(p for p in situation.checkpoint or () if p in scope and p not in situation.partitions)
+    known = frozenset(situation.partitions)
+    return tuple(p for p in situation.checkpoint or () if p in scope and p not in known)
 
 
 def _line(

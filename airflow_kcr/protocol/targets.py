@@ -518,7 +518,8 @@ class FromFile(Target):
         return partition in self.entries
 
     def require_fit(self, partitions: Collection[GroupPartition], scope: Scope) -> None:
-        strange = [p for p in self.entries if p not in partitions]
+        known = frozenset(partitions)
+        strange = [p for p in self.entries if p not in known]
         if strange:
             raise InvalidTarget(f"the file names {few(strange)}, which the region does not have; nothing was used")
         outside = [p for p in self.entries if p not in scope]

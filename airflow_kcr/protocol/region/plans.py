@@ -419,8 +419,9 @@ def _tables(region: Region, undoes: tuple[values.CheckpointNumber, ...]) -> tupl
     if not undoes:
         return ()
     checkpoints = region.archive.checkpoints(first=min(undoes), before=values.CheckpointNumber(max(undoes) + 1))
+    undone = frozenset(undoes)
     found: dict[tuple[str, ...], TableOutput] = {}
-    for one in (one for row in checkpoints if row.sequence in undoes for one in row.tables):
+    for one in (one for row in checkpoints if row.sequence in undone for one in row.tables):
         before = found.get(one.place)
         files, rows_ = (before.files, before.rows) if before else (0, 0)
         found[one.place] = drawn(TableOutput, one, files=one.files + files, rows=one.rows + rows_)
