@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import OverlappingOffsets
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource, filled
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, filled
 from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, TopicName
 
 PARTITIONS = [GroupPartition(GroupId(g), TopicName(t), n) for g in "gh" for t in "tu" for n in (0, 1, 10)]
@@ -30,14 +30,6 @@ def test_a_union_is_refused_exactly_where_a_partition_is_shared(one: OffsetMap, 
                 first.union(second)
     else:
         assert one.union(other).keys() == one.keys() | other.keys()
-
-
-@given(maps)
-def test_the_same_contribution_twice_is_refused_and_not_merged(one: OffsetMap) -> None:
-    assert one.union(EMPTY) == EMPTY.union(one) == one
-    if one:
-        with pytest.raises(OverlappingOffsets):
-            one.union(one)
 
 
 @given(maps, subsets, subsets)

@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim
 from airflow_kcr.protocol.region.view import MemberRegion
-from airflow_kcr.protocol.values import (
-    BatchId,
-    GroupPartition,
-    Offset,
-)
+from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset
 from airflow_kcr.runtime.leases import StoreClock
 from airflow_kcr.runtime.planner import GROWTH, BatchSize, Limits, Planner, shares
 from tests.support import lone_member

@@ -10,13 +10,7 @@ from airflow_kcr.errors import InvalidTarget
 from airflow_kcr.protocol import documents
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, read_offsets, write_offsets
-from airflow_kcr.protocol.rules import (
-    COMMITTED,
-    EARLIEST,
-    LATEST,
-    StartPosition,
-    parse_start,
-)
+from airflow_kcr.protocol.rules import COMMITTED, EARLIEST, LATEST, StartPosition, parse_start
 from airflow_kcr.protocol.scopes import Scope, parse_scope
 from airflow_kcr.protocol.target_resolution import resolve
 from airflow_kcr.protocol.targets import (

@@ -23,10 +23,7 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap, SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region import commands, rows
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    ReportReadBack,
-)
+from airflow_kcr.protocol.region.commands import Acknowledge, ReportReadBack
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Offset
 from tests.support import answers

@@ -9,13 +9,7 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region import commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    ChangeSpec,
-    KillRegion,
-    Reconcile,
-    RetireCheckpoints,
-)
+from airflow_kcr.protocol.region.commands import Acknowledge, ChangeSpec, KillRegion, Reconcile, RetireCheckpoints
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import BatchId, Incarnation

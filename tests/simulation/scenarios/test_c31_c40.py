@@ -15,12 +15,7 @@ from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.commands import (
-    ChangeSpec,
-    Reconcile,
-    ReportLater,
-    ReportReadBack,
-)
+from airflow_kcr.protocol.region.commands import ChangeSpec, Reconcile, ReportLater, ReportReadBack
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, GroupRules, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest

@@ -15,15 +15,7 @@ from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, Register
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
-from airflow_kcr.protocol.values import (
-    CheckpointNumber,
-    DesiredState,
-    Epoch,
-    EventNumber,
-    Offset,
-    Range,
-    RequestId,
-)
+from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, Epoch, EventNumber, Offset, Range, RequestId
 from tests.support.driver import PAUSE, START, STOP, Driver
 from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state, stops
 from tests.support.lone_member import MINE, LoneMember, claims_of, view_of

@@ -9,13 +9,7 @@ import pytest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
-from airflow_kcr.protocol.rules import (
-    COMMITTED,
-    EARLIEST,
-    LATEST,
-    StartPosition,
-    parse_start,
-)
+from airflow_kcr.protocol.rules import COMMITTED, EARLIEST, LATEST, StartPosition, parse_start
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
 
 PARTITION = GroupPartition(GroupId("etl"), TopicName("flights"), 3)

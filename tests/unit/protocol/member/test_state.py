@@ -4,16 +4,7 @@ import pytest
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import messages
-from airflow_kcr.protocol.member.state import (
-    ACTIVE,
-    MemberMachine,
-    State,
-    Why,
-    answered,
-    awaiting,
-    moved,
-    next_due,
-)
+from airflow_kcr.protocol.member.state import ACTIVE, MemberMachine, State, Why, answered, awaiting, moved, next_due
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.timeouts import Timeouts
 from tests.support import answers

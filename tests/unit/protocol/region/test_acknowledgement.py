@@ -7,13 +7,7 @@ import pytest
 from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch, StaleIncarnation
 from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.region import events, resets
-from airflow_kcr.protocol.region.commands import (
-    Acknowledge,
-    AnswerEntries,
-    Found,
-    KillRegion,
-    RequestReset,
-)
+from airflow_kcr.protocol.region.commands import Acknowledge, AnswerEntries, Found, KillRegion, RequestReset
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime

@@ -165,6 +165,7 @@ def test_a_topic_that_was_known_without_an_id_keeps_its_start_position_when_the_
     assert driver.region.initial[driver.partition(0), TopicId("id-9")].offset == 0
     assert positions(driver) == [5]
     assert len(happened(driver, events.InitialOffsetsStored)) == 1
+    judge(driver)
 
 
 def test_the_start_position_of_another_topics_log_is_not_taken() -> None:
@@ -186,6 +187,7 @@ def test_a_topic_that_was_recreated_begins_at_the_start_of_its_log_whatever_is_p
     propose(driver, member, {partition: assigned(3, topic_id="id-3")})
     found = {topic_id: row.offset for (_, topic_id), row in driver.region.initial.items()}
     assert found == {"id-1": 0, "id-2": 0, "id-3": 0}
+    judge(driver)
 
 
 # -- the set is replaced ----------------------------------------------------------------------------------------------

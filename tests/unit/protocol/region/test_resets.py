@@ -12,15 +12,7 @@ from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime, ToOffset
 from airflow_kcr.protocol.values import DesiredState, Epoch, MemberId, Offset, RequestId
 from tests.support.driver import BEGINNING, PAUSE, START, Driver
-from tests.support.judging import (
-    causes,
-    happened,
-    judge,
-    open_checkpoint,
-    positions,
-    reset_of,
-    state,
-)
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, reset_of, state
 from tests.support.scripts import checkpoints_of_ten, running, started
 
 

@@ -9,11 +9,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Claim, Halt, HaltReason, InitialOffset, RegionState
-from airflow_kcr.protocol.region.state import (
-    Region,
-    Spec,
-    digest,
-)
+from airflow_kcr.protocol.region.state import Region, Spec, digest
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import (
