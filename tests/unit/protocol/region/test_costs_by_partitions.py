@@ -37,7 +37,7 @@ from airflow_kcr.protocol.targets import (
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
 from tests.support.driver import BEGINNING, Driver
 
-FEW, MANY = 50, 400
+FEW, MANY = 25, 200
 
 MOST = 1.2
 """What sorting adds."""
@@ -142,6 +142,7 @@ def test_instructions_grow_at_most_as_the_partitions_do(
     monkeypatch: pytest.MonkeyPatch, of: Callable[[int], dict[str, int]]
 ) -> None:
     monkeypatch.setattr(GroupPartition, "__eq__", compared)
+    instructions(lambda: None)  # from Python 3.12 on, what is counted first is not counted whole
     few, many = of(FEW), of(MANY)
     grown = {what: many[what] / few[what] for what in few}
     assert {what: by for what, by in grown.items() if by > MOST * MANY / FEW} == {}
