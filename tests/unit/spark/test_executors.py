@@ -1,3 +1,5 @@
+"""When batches may begin: once Spark has an executor that is ready, and not much later than it has one."""
+
 from __future__ import annotations
 
 import threading
@@ -5,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.spark import executors as executors_module
 from airflow_kcr.spark.executors import Executors
 from airflow_kcr.spark.pulse import Pulse
+from airflow_kcr.spark.reads import RECORD
 from tests.support.runtime_fakes import eventually
 
 
@@ -45,7 +49,7 @@ def test_where_there_is_an_executor_it_is_got_ready_once(
     pulse: Pulse, jobs: Jobs, executors: Executors, count: int | None
 ) -> None:
     pulse.executors = count
-    assert (executors.lack(), executors.are_ready()) == ("", False)
+    assert (executors.lack(), executors.are_ready(), executors.record) == ("", False, RECORD)
     jobs.may_end.set()
     eventually(executors.are_ready, "the end of the job")
     assert (executors.lack(), jobs.started, executors.record) == ("", 1, 7)
@@ -117,3 +121,38 @@ def test_what_the_cluster_says_of_pending_executors_is_the_reason(
     eventually(lambda: executors.lack() == named, "what the cluster says")
     pulse.executors = 1
     assert executors.lack() == ""
+
+
+def test_without_a_record_its_size_is_guessed(pulse: Pulse) -> None:
+    executors = Executors(pulse, lambda: 0)
+    eventually(executors.are_ready, "the end of the job")
+    assert executors.record == RECORD
+
+
+def test_what_fails_is_told_and_keeps_nobody_waiting(pulse: Pulse, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    def fail() -> int:
+        raise ValueError("no such topic")
+
+    eventually(Executors(pulse, fail).are_ready, "the end of the job")
+    assert "the first batch takes longer: ValueError: no such topic" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.0, -1.0])
+def test_nobody_waits_for_longer_than_the_boundary(
+    pulse: Pulse, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(executors_module, "WARM_WITHIN", seconds)
+    eventually(Executors(pulse, jobs).are_ready, "the boundary")
+
+
+def test_the_wait_starts_when_there_is_something_to_warm_up(
+    pulse: Pulse, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors_module, "WARM_WITHIN", 0.05)
+    pulse.executors = 0
+    executors = Executors(pulse, jobs)
+    assert not happened(executors.are_ready, within=0.5)
+    pulse.executors = 1
+    eventually(executors.are_ready, "the boundary")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.errors import PipelineUnusable
-from airflow_kcr.spark.pipelines import load_pipeline
+from airflow_kcr.spark.pipelines import imports_of, load_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,3 +174,18 @@ def test_what_can_not_be_called_as_a_pipeline_is_refused(tmp_path: Path, text: s
     message = refused(f"{path}:process")
     assert said in message
     assert "def process(batch: DataFrame, context: BatchContext) -> None" in message
+
+
+# -- what a module imports ---------------------------------------------------------------------------------------------
+
+
+def pipeline(batch: object, context: object) -> None:
+    pass
+
+
+def test_what_a_pipeline_s_module_imports_is_known() -> None:
+    assert {"pytest", "sys"} <= set(imports_of(pipeline))
+
+
+def test_a_pipeline_without_a_module_imports_nothing() -> None:
+    assert imports_of(partial(pipeline)) == ()
