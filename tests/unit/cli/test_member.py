@@ -13,9 +13,6 @@ CLEAN = ("checkpoint", "clean", "flights", "--store", "postgresql://nowhere.inva
     ("command", "option", "setting", "instead"),
     [
         (RUN, "--read-option", "kafka.sasl.jaas.config=hidden", "kafka settings of the spec"),
-        (RUN, "--read-option", "kafka.sasl.oauthbearer.client.secret=hidden", "kafka settings of the spec"),
-        (RUN, "--read-option", "kafka.ssl.keystore.key=hidden", "kafka settings of the spec"),
-        (RUN, "--read-option", "kafka.x=https://me:hidden@host", "kafka settings of the spec"),
         (RUN, "--conf", "spark.hadoop.fs.s3a.secret.key=hidden", "spark-defaults.conf"),
         (CLEAN, "--conf", "spark.hadoop.fs.s3a.secret.key=hidden", "spark-defaults.conf"),
     ],

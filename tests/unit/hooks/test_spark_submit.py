@@ -23,15 +23,9 @@ def test_jars_stand_in_for_the_connector_s_coordinate() -> None:
 @pytest.mark.parametrize(
     ("conf", "arguments"),
     [
-        ({"spark.kafka.sasl.jaas.config": "x"}, ()),
         ({"spark.ssl.keyPassword": "x"}, ()),
-        ({"spark.kcr.store": "postgresql://me:hidden@host/db"}, ()),
         ({}, ("--store", "postgresql://me:hidden@host/db")),
-        ({}, ("--option", "host=h password=hidden")),
         ({}, ("--read-option", "kafka.sasl.jaas.config=hidden")),
-        ({}, ("--read-option", "kafka.sasl.oauthbearer.client.secret=hidden")),
-        ({}, ("--read-option", "kafka.ssl.keystore.key=hidden")),
-        ({"spark.executor.extraJavaOptions": "-Djavax.net.ssl.keyStorePassword=hidden"}, ()),
     ],
 )
 def test_a_secret_never_gets_into_the_command(conf: Mapping[str, str], arguments: tuple[str, ...]) -> None:

@@ -203,12 +203,6 @@ def test_on_yarn_nothing_of_it_gets_into_the_command_line(submits: Submits, monk
     [
         ({"env_vars": {"KCR_STORE_URL": "postgresql://me:pw@store/kcr"}}, "env_vars .*: KCR_STORE_URL"),
         ({"conf": {"spark.hadoop.fs.s3a.secret.key": "pw"}}, r"conf .*: spark\.hadoop\.fs\.s3a\.secret\.key"),
-        (
-            {"conf": {"spark.driver.extraJavaOptions": "-Dx.keyPassword=pw"}},
-            r"conf .*: spark\.driver\.extraJavaOptions",
-        ),
-        ({"read_options": {"kafka.sasl.jaas.config": "pw"}}, r"read_options .*: kafka\.sasl\.jaas\.config"),
-        ({"read_options": {"kafka.ssl.keystore.key": "pw"}}, r"read_options .*: kafka\.ssl\.keystore\.key"),
         ({"read_options": {"kafka.x": "https://me:pw@h"}}, r"read_options .*: kafka\.x"),
         ({"repositories": "https://me:pw@maven.example"}, "repositories hold"),
     ],
