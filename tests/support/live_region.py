@@ -144,7 +144,7 @@ class FakeCluster:
         self.held.update(offsets)
         self.notes.update(dict.fromkeys(offsets, metadata))
 
-    client: None = None
+    client: str | None = None
 
     def describe(self, group: GroupId) -> GroupSeen:
         raise BrokerUnavailable("this cluster describes no groups")

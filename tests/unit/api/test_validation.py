@@ -29,7 +29,6 @@ from airflow_kcr.protocol.observations import (
     MemberSeen,
     TimeAnswer,
 )
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.commands import DeclareRegion
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
@@ -41,7 +40,7 @@ from airflow_kcr.runtime.leases import CommitNote
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, START, Clock, Driver
-from tests.support.live_region import live_region
+from tests.support.live_region import FakeCluster, live_region
 from tests.support.memory import MemoryTransactions
 from tests.support.scripts import running
 
@@ -59,36 +58,29 @@ groups:
 
 
 @dataclass
-class FakeCluster:
-    """One cluster for every group; implements `Cluster` and its own `Logs`."""
+class GroupCluster(FakeCluster):
+    """One cluster for every group, which says who is in them and fails as a test wants."""
 
-    there: dict[TopicName, int] = field(default_factory=lambda: {TopicName("t"): 2, TopicName("u1"): 1})
+    counts: dict[TopicName, int] = field(default_factory=lambda: {TopicName("t"): 2, TopicName("u1"): 1})
+    ends: dict[int, int] = field(default_factory=lambda: {0: 9, 1: 9})
     members: dict[GroupId, tuple[MemberSeen, ...]] = field(default_factory=dict)
     fails: dict[str, Exception] = field(default_factory=dict)
-    asked: list[GroupId] = field(default_factory=list)
-    client: str | None = None
+    opened: list[GroupId] = field(default_factory=list)
     type: str = "classic"
     set_times: BrokerTimes = field(default_factory=BrokerTimes)
     may_not_read: tuple[str, ...] = ()
-
-    @property
-    def logs(self) -> FakeCluster:
-        return self
 
     def _fail(self, call: str) -> None:
         if call in self.fails:
             raise self.fails[call]
 
-    def cluster_id(self) -> values.ClusterId:
-        return values.NO_CLUSTER
-
     def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         self._fail("topics")
-        return self.there
+        return super().topics(names)
 
-    def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+    def bounds(self, partitions: object) -> dict[GroupPartition, LogBounds]:
         self._fail("bounds")
-        return {p: LogBounds(start=Offset(0), end=Offset(9)) for p in partitions}
+        return super().bounds(partitions)
 
     def describe(self, group: GroupId) -> GroupSeen:
         self._fail("describe")
@@ -100,41 +92,20 @@ class FakeCluster:
         self._fail("times")
         return self.set_times
 
-    def compacted(self, names: Collection[TopicName]) -> frozenset[TopicName]:
-        raise NotImplementedError
-
     def unreadable(self, group: GroupId, topics: Collection[TopicName]) -> tuple[str, ...]:
         self._fail("unreadable")
         return self.may_not_read
 
-    def first_records(self, places: Mapping[GroupPartition, Offset]) -> Mapping[GroupPartition, TimeAnswer]:
+    def first_records(self, places: Mapping[GroupPartition, Offset]) -> dict[GroupPartition, TimeAnswer]:
         raise AssertionError("validation reads no record")
 
-    def require_empty(self, group: GroupId) -> None:
-        raise NotImplementedError
-
-    def alter(self, group: GroupId, offsets: OffsetMap, metadata: str) -> None:
-        raise NotImplementedError
-
-    def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition] | None
-    ) -> Mapping[GroupPartition, CommittedOffset]:
+    def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
         self._fail("committed")
-        return {p: CommittedOffset(offset=Offset(0)) for p in partitions or ()}
-
-    def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
-        raise AssertionError("validation plans no batch")
-
-    def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
-        raise AssertionError("validation looks at no transaction")
-
-    def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
-        assert not instants, "validation looks no time up"
-        return {}
+        return super().committed(group, partitions)
 
     @contextmanager
-    def __call__(self, spec: RegionSpec, group: GroupId) -> Iterator[FakeCluster]:
-        self.asked.append(group)
+    def __call__(self, spec: RegionSpec, group: GroupId) -> Iterator[GroupCluster]:
+        self.opened.append(group)
         yield self
 
 
@@ -145,7 +116,7 @@ def store_of(policy: str = "fail", spec_text: str = SPEC) -> RegionStore:
     return store
 
 
-def look(store: RegionStore, cluster: FakeCluster, *groups: GroupId) -> Validation:
+def look(store: RegionStore, cluster: GroupCluster, *groups: GroupId) -> Validation:
     return validate(store, NAME, cluster, groups or None)
 
 
@@ -157,22 +128,24 @@ def verdicts(checks: Collection[Check], question: Question) -> dict[GroupId, Che
 
 
 def test_every_group_is_asked_every_question_and_a_clean_region_is_all_right() -> None:
-    found = look(store_of(), FakeCluster())
+    cluster = GroupCluster()
+    found = look(store_of(), cluster)
+    assert cluster.asked == [], "no time is looked up"
     assert [(c.group, c.question) for c in found.checks] == [(g, q) for g in (G, H) for q in Question]
     assert found.is_all_right
     assert found.foreign_consumers == {G: (), H: ()}
 
 
 def test_only_the_groups_that_are_asked_for_are_read() -> None:
-    cluster = FakeCluster()
+    cluster = GroupCluster()
     found = look(store_of(), cluster, H)
-    assert (cluster.asked, {c.group for c in found.checks}) == ([H], {H})
+    assert (cluster.opened, {c.group for c in found.checks}) == ([H], {H})
     with pytest.raises(errors.ConfigurationError, match="region flights has no group x; it has: g, h"):
         look(store_of(), cluster, GroupId("x"))
 
 
 def test_what_is_behind_is_looked_up_by_time_where_nobody_works() -> None:
-    class Timed(FakeCluster):
+    class Timed(GroupCluster):
         def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
             return {p: TimeAnswer(offset=Offset(4) if p.partition == 0 else None) for p in instants}
 
@@ -181,28 +154,26 @@ def test_what_is_behind_is_looked_up_by_time_where_nobody_works() -> None:
     found = gather(driver.region, driver.clock.now, spec, G, Timed(), before)
     ends = {driver.partition(0): LogEnd(Offset(4), before), driver.partition(1): LogEnd(Offset(9), before)}
     assert found.earlier_ends == ends
-    assert gather(driver.region, driver.clock.now, spec, G, FakeCluster()).earlier_ends == {}
+    assert gather(driver.region, driver.clock.now, spec, G, GroupCluster()).earlier_ends == {}
     driver.process(width=9)
-    assert gather(driver.region, driver.clock.now, spec, G, FakeCluster(), before).earlier_ends == {}
+    assert gather(driver.region, driver.clock.now, spec, G, GroupCluster(), before).earlier_ends == {}
 
 
 def test_what_was_committed_is_in_the_log_though_it_grows_while_it_is_looked_at() -> None:
-    class Growing(FakeCluster):
+    class Growing(GroupCluster):
         end = 0
 
         def _grown(self) -> Offset:
             self.end += 10
             return Offset(self.end)
 
-        def committed(
-            self, group: GroupId, partitions: Collection[GroupPartition] | None
-        ) -> Mapping[GroupPartition, CommittedOffset]:
+        def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
             end = self._grown()
-            return {p: CommittedOffset(offset=end) for p in partitions or ()}
+            return {p: CommittedOffset(offset=end) for p in self._partitions(partitions)}
 
-        def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+        def bounds(self, partitions: object) -> dict[GroupPartition, LogBounds]:
             end = self._grown()
-            return {p: LogBounds(start=Offset(0), end=end) for p in partitions}
+            return {p: LogBounds(start=Offset(0), end=end) for p in self._partitions(partitions)}
 
     driver = running(partitions=2, members=1)
     evidence = gather(driver.region, driver.clock.now, parse(SPEC), G, Growing())
@@ -215,7 +186,7 @@ def test_members_are_known_by_the_names_that_their_clients_have() -> None:
     mine = MemberSeen(
         member_id="1", client_id="any", host="/h", instance_id=kafka_names.instance_id(NAME, MemberId(G, 1))
     )
-    cluster = FakeCluster(members={G: (mine, STRANGER)})
+    cluster = GroupCluster(members={G: (mine, STRANGER)})
     found = look(store_of(), cluster)
     assert found.foreign_consumers == {G: (FOREIGN_CONSUMER,), H: ()}
     assert not found.is_all_right
@@ -228,19 +199,19 @@ def test_dynamic_members_are_known_by_the_client_id_that_the_user_has_prefixed(c
     store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     named = kafka_names.client_id(NAME, MemberId(G, 1), *([client] if client else []))
     members = (MemberSeen(member_id="1", client_id=named, host="/h"), STRANGER)
-    cluster = FakeCluster(members={G: members}, client=client)
+    cluster = GroupCluster(members={G: members}, client=client)
     assert look(store, cluster).foreign_consumers[G] == (FOREIGN_CONSUMER,)
 
 
 @pytest.mark.parametrize("call", ["describe", "unreadable", "bounds", "committed"])
 def test_a_call_that_is_not_allowed_is_a_right_that_is_missing_and_the_others_go_on(call: str) -> None:
-    found = look(store_of(), FakeCluster(fails={call: errors.CredentialsRefused("not authorised")}), G)
+    found = look(store_of(), GroupCluster(fails={call: errors.CredentialsRefused("not authorised")}), G)
     assert verdicts(found.checks, Question.RIGHTS) == {G: CheckVerdict.FAILED}
     assert verdicts(found.checks, Question.TOPICS) == {G: CheckVerdict.OK}
 
 
 def test_credentials_that_may_not_read_are_enough_to_look_and_no_member_starts_with_them() -> None:
-    cluster = FakeCluster(may_not_read=("group g", "topic t"))
+    cluster = GroupCluster(may_not_read=("group g", "topic t"))
     found = look(store_of(), cluster, G)
     assert verdicts(found.checks, Question.RIGHTS) == {G: CheckVerdict.WARNING}
     assert found.is_all_right
@@ -249,7 +220,7 @@ def test_credentials_that_may_not_read_are_enough_to_look_and_no_member_starts_w
 
 
 def test_a_group_that_can_not_be_described_is_unknown_and_nothing_is_told_of_it() -> None:
-    found = look(store_of(), FakeCluster(fails={"describe": errors.BrokerUnavailable("no coordinator")}))
+    found = look(store_of(), GroupCluster(fails={"describe": errors.BrokerUnavailable("no coordinator")}))
     assert verdicts(found.checks, Question.FOREIGN_CONSUMERS) == {G: CheckVerdict.UNKNOWN, H: CheckVerdict.UNKNOWN}
     assert found.foreign_consumers == {}
     assert not found.is_all_right
@@ -258,14 +229,14 @@ def test_a_group_that_can_not_be_described_is_unknown_and_nothing_is_told_of_it(
 @pytest.mark.parametrize("error", [errors.BrokerUnavailable("no answer"), errors.CredentialsRefused("wrong password")])
 def test_a_cluster_that_can_not_be_used_at_all_is_an_error(error: Exception) -> None:
     with pytest.raises(type(error)):
-        look(store_of(), FakeCluster(fails={"topics": error}))
+        look(store_of(), GroupCluster(fails={"topics": error}))
 
 
 def test_a_look_changes_nothing_and_a_report_does() -> None:
     store = store_of()
     store.handle(NAME, START)
     counter = store.read(NAME)[0].counter
-    found = look(store, FakeCluster(members={G: (STRANGER,)}))
+    found = look(store, GroupCluster(members={G: (STRANGER,)}))
     assert store.read(NAME)[0].counter == counter
     assert report(store, NAME, found).state is RegionState.HALTED
 
@@ -283,7 +254,7 @@ def test_a_group_is_described_with_whom_of_the_region_each_member_is() -> None:
         partitions=owned,
         target=frozenset(),
     )
-    first, second = described(store_of(), NAME, FakeCluster(members={G: (mine, STRANGER)}))
+    first, second = described(store_of(), NAME, GroupCluster(members={G: (mine, STRANGER)}))
     assert (first.seen.group, first.seen.type, first.seen.assignor, second.members) == (G, "classic", "range", ())
     assert [m.member for m in first.members] == [MemberId(G, 1), None]
     assert first.to_json()["members"] == [
@@ -306,43 +277,43 @@ def test_a_group_is_described_with_whom_of_the_region_each_member_is() -> None:
             "target": None,
         },
     ]
-    (only,) = described(store_of(), NAME, FakeCluster(), [H])
+    (only,) = described(store_of(), NAME, GroupCluster(), [H])
     assert only.seen.group == H
 
 
 # -- preflight --------------------------------------------------------------------------------------------------------
 
 
-def fly(store: RegionStore, cluster: FakeCluster, *members: MemberId) -> Validation:
+def fly(store: RegionStore, cluster: GroupCluster, *members: MemberId) -> Validation:
     return preflight(store, NAME, members or (MemberId(G, 0),), cluster)
 
 
 def test_a_member_that_may_join_gets_what_was_found_in_its_group() -> None:
-    cluster = FakeCluster()
+    cluster = GroupCluster()
     found = fly(store_of(), cluster)
     assert {c.group for c in found.checks} == {G}
-    assert cluster.asked == [G]
+    assert cluster.opened == [G]
 
 
 def test_an_unknown_region_and_a_member_that_the_spec_has_no_place_for_are_refused_before_kafka_is_asked() -> None:
-    cluster = FakeCluster()
+    cluster = GroupCluster()
     with pytest.raises(errors.UnknownMember, match="index 2"):
         fly(store_of(), cluster, MemberId(G, 0), MemberId(G, 2))
     with pytest.raises(errors.UnknownRegion):
         fly(MemoryTransactions(Clock()), cluster)
-    assert cluster.asked == []
+    assert cluster.opened == []
 
 
 def test_a_topic_that_does_not_exist_is_named() -> None:
     with pytest.raises(errors.UnknownTopics, match="group g: topic t does not exist"):
-        fly(store_of(), FakeCluster(there={}))
-    waits = fly(store_of(), FakeCluster(there={}), MemberId(H, 0))
+        fly(store_of(), GroupCluster(counts={}))
+    waits = fly(store_of(), GroupCluster(counts={}), MemberId(H, 0))
     assert verdicts(waits.checks, Question.TOPICS) == {H: CheckVerdict.WARNING}
 
 
 def test_brokers_that_do_not_speak_the_protocol_and_times_that_contradict_theirs_are_refused() -> None:
     store = store_of(spec_text=SPEC.replace("group_id: g,", "group_id: g, protocol: consumer,"))
-    old = FakeCluster(set_times=BrokerTimes(protocols=frozenset({"classic"})))
+    old = GroupCluster(set_times=BrokerTimes(protocols=frozenset({"classic"})))
     with pytest.raises(
         errors.ConfigurationError, match=r"group g: the brokers speak classic .* write protocol: classic"
     ):
@@ -350,25 +321,25 @@ def test_brokers_that_do_not_speak_the_protocol_and_times_that_contradict_theirs
     assert fly(store, old, MemberId(H, 0)).checks
     long = BrokerTimes(consumer=ConsumerProtocolTimes(session=timedelta(minutes=6)))
     with pytest.raises(errors.ConfigurationError, match=r"consumer\.session\.timeout\.ms.* timeouts\.reset"):
-        fly(store, FakeCluster(set_times=long))
+        fly(store, GroupCluster(set_times=long))
     assert fly(store_of(), old).checks
 
 
 def test_a_session_that_is_shorter_than_the_groups_is_refused_with_both_settings() -> None:
     spec = SPEC.replace("group_id: g,", "group_id: g, protocol: consumer,")
     store = store_of(spec_text=f"{spec}timeouts: {{session: 30s, relaunch: 20s}}\n")
-    kafkas = FakeCluster(set_times=BrokerTimes(consumer=ConsumerProtocolTimes()))
+    kafkas = GroupCluster(set_times=BrokerTimes(consumer=ConsumerProtocolTimes()))
     with pytest.raises(errors.ConfigurationError, match=r"session is 30 s and consumer\.session\.timeout\.ms is 45 s"):
         fly(store, kafkas)
 
 
 def test_a_missing_right_is_named() -> None:
     with pytest.raises(errors.CredentialsRefused, match="describe group g: not authorised"):
-        fly(store_of(), FakeCluster(fails={"describe": errors.CredentialsRefused("not authorised")}))
+        fly(store_of(), GroupCluster(fails={"describe": errors.CredentialsRefused("not authorised")}))
 
 
 def test_a_foreign_consumer_refuses_the_start_and_halts_a_region_that_runs_by_policy_fail() -> None:
-    store, cluster = store_of(), FakeCluster(members={G: (STRANGER,)})
+    store, cluster = store_of(), GroupCluster(members={G: (STRANGER,)})
     with pytest.raises(errors.ForeignConsumerInGroup, match=r"consumer console on host 10\.0\.0\.1 in group g"):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.STOPPED
@@ -383,14 +354,14 @@ def test_a_group_that_lets_no_consumer_in_refuses_the_start_by_any_policy(policy
     with pytest.raises(
         errors.ForeignConsumerInGroup, match="share or streams group in group g, which no member can join"
     ):
-        fly(store_of(policy), FakeCluster(type=SHARE_OR_STREAMS))
+        fly(store_of(policy), GroupCluster(type=SHARE_OR_STREAMS))
 
 
 def test_by_policy_warn_the_member_starts_and_the_region_knows() -> None:
     store = store_of("warn")
-    fly(store, FakeCluster(members={G: (replace(STRANGER),)}))
+    fly(store, GroupCluster(members={G: (replace(STRANGER),)}))
     assert store.read(NAME)[0].foreign_consumers == (FOREIGN_CONSUMER,)
-    fly(store, FakeCluster())
+    fly(store, GroupCluster())
     assert store.read(NAME)[0].foreign_consumers == ()
 
 
@@ -398,20 +369,20 @@ def test_by_policy_warn_the_member_starts_and_the_region_knows() -> None:
 
 
 @dataclass
-class BusyCluster(FakeCluster):
+class BusyCluster(GroupCluster):
     """A cluster in front of a region that goes on while each answer is under way: batches, and a checkpoint."""
 
     driver: Driver = field(default_factory=Driver)
 
-    def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+    def bounds(self, partitions: object) -> dict[GroupPartition, LogBounds]:
         claims = self.driver.region.claims
-        found = {p: LogBounds(start=Offset(0), end=claims[p].position or Offset(0)) for p in partitions}
+        found = {
+            p: LogBounds(start=Offset(0), end=claims[p].position or Offset(0)) for p in self._partitions(partitions)
+        }
         self.driver.process()
         return found
 
-    def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition] | None
-    ) -> Mapping[GroupPartition, CommittedOffset]:
+    def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
         found = {p: CommittedOffset(offset=offset) for p, offset in self.driver.region.restore_point_offsets().items()}
         self.driver.process()
         self.driver.checkpoint("meanwhile")
@@ -426,7 +397,7 @@ def test_a_region_that_works_while_kafka_is_asked_is_not_out_of_its_logs(databas
         driver.up()
         driver.process()
         driver.checkpoint("before")
-        cluster = BusyCluster(there={TopicName("t"): 4}, driver=driver)
+        cluster = BusyCluster(counts={TopicName("t"): 4}, driver=driver)
         found = validate(driver.store, driver.name, cluster)
         details = {c.question: c.detail for c in found.checks}
         assert details[Question.OFFSETS] == "4 log(s): positions, restore point and committed offsets are inside"
@@ -438,11 +409,11 @@ def test_partitions_and_members_that_came_while_kafka_was_asked_are_not_missed(d
             self.driver.up()
             return super().times(seen)
 
-        def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+        def bounds(self, partitions: object) -> dict[GroupPartition, LogBounds]:
             return {}
 
     with live_region(database_url) as driver:
-        cluster = GrowingCluster(driver=driver, there={TopicName("t"): 3})
+        cluster = GrowingCluster(driver=driver, counts={TopicName("t"): 3})
         found = validate(driver.store, driver.name, cluster)
         details = {c.question: c.detail for c in found.checks}
         assert details[Question.CLAIMS] == "4 partition(s), each claimed once"
@@ -453,12 +424,10 @@ def test_partitions_and_members_that_came_while_kafka_was_asked_are_not_missed(d
 
 
 @dataclass
-class Inheriting(FakeCluster):
+class Inheriting(GroupCluster):
     """A cluster whose group has offsets that an earlier region of the name has committed."""
 
-    def committed(
-        self, group: GroupId, partitions: Collection[GroupPartition] | None
-    ) -> Mapping[GroupPartition, CommittedOffset]:
+    def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
         note = CommitNote(
             region=NAME,
             region_id=values.RegionId("the first"),
@@ -466,7 +435,7 @@ class Inheriting(FakeCluster):
             sequence=CheckpointNumber(7),
             epoch=Epoch(1),
         )
-        return {p: CommittedOffset(offset=Offset(5), metadata=note.text()) for p in partitions or ()}
+        return {p: CommittedOffset(offset=Offset(5), metadata=note.text()) for p in self._partitions(partitions)}
 
 
 def test_members_that_begin_where_an_earlier_region_has_committed_are_told_so_before_they_join() -> None:
@@ -503,7 +472,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, found: Callable[..., Validation], o
     for name in ("DEBOUNCE", "PERIOD", "_POLL_PERIOD"):
         monkeypatch.setattr(group_watch, name, 0.001)
     monkeypatch.setattr(group_watch, "validate", found)
-    watch = GroupWatch(store_of(), NAME, [G], FakeCluster(), lambda: CheckpointNumber(0))
+    watch = GroupWatch(store_of(), NAME, [G], GroupCluster(), lambda: CheckpointNumber(0))
     watch.start()
     assert over.wait(10)
     watch.end()
