@@ -101,14 +101,6 @@ def test_a_checkpoint_without_records_has_its_commit(files: TableFiles) -> None:
     assert files.rows(sequence) == Counter()
 
 
-def test_a_publication_that_is_said_again_commits_nothing(files: TableFiles) -> None:
-    sequence = files.checkpoint("n1", batches=1)
-    before = files.owned.version()
-    other(files).publish(sequence)
-    files.sink.publish(sequence)
-    assert files.owned.version() == before
-
-
 @pytest.mark.parametrize("step", range(10))
 def test_kills_at_each_step_of_a_publication_are_made_good_by_the_next_publisher(owned: Owned, step: int) -> None:
     files = made(owned)
@@ -138,21 +130,6 @@ def test_kills_at_each_step_of_a_reset_are_made_good_by_the_next_member(owned: O
     files.driver.finish_reset()
     files.checkpoint("n3", batches=1)
     assert files.rows() == files.records()
-
-
-def test_a_publisher_that_is_killed_right_after_its_commit_has_made_it(files: TableFiles) -> None:
-    files.fill()
-    sequence = complete(files, "n1")
-
-    def killed(commit: Callable[[], Any]) -> None:
-        commit()
-        raise KeyboardInterrupt
-
-    with at_commits(files, killed), pytest.raises(KeyboardInterrupt):
-        files.sink.publish(sequence)
-    other(files).publish(sequence)
-    assert files.rows() == files.records(sequence)
-    assert published(files) == 1
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -402,6 +379,7 @@ def test_a_table_that_was_made_anew_is_noticed(files: TableFiles) -> None:
 
 
 def test_a_table_that_was_rolled_back_is_noticed_until_it_is_accepted(files: TableFiles) -> None:
+    """delta-io/delta #1813: RESTORE takes rows back and leaves the mark that they were written."""
     first = files.checkpoint("n1", batches=1)
     files.checkpoint("n2", batches=1)
     files.owned.restore(first)
