@@ -12,7 +12,7 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk.api.datamodels._generated import DagRun, DagRunState, DagRunType
 from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
-from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+from airflow.sdk.execution_time.context import OutletEventAccessors, TriggeringAssetEventsAccessor
 from pydantic import BaseModel
 
 from airflow_kcr.airflow_features import CHECKPOINT_KEYS
@@ -65,7 +65,7 @@ def task_context(
     user: str | None = None,
     run_type: DagRunType = DagRunType.SCHEDULED,
 ) -> Context:
-    """Return the context of a task.
+    """Return the context of a task, with the accessors of its events.
 
     Args:
         task: its instance; absent: any.
@@ -91,7 +91,8 @@ def task_context(
         consumed_asset_events=[],
         partition_key=None,
     )
-    return cast("Context", {"dag_run": run, "ti": task, "task_instance": task, "run_id": task.run_id})
+    known = {"dag_run": run, "ti": task, "task_instance": task, "run_id": task.run_id}
+    return cast("Context", {**known, "outlet_events": OutletEventAccessors()})
 
 
 def _known(model: type[M], **values: object) -> M:

@@ -52,7 +52,6 @@ def run(text: str) -> int:
     """Run the operator."""
     from airflow.providers.common.compat.sdk import TaskDeferred
     from airflow.sdk.bases.operator import ExecutorSafeguard
-    from airflow.sdk.execution_time.context import OutletEventAccessors
 
     from airflow_kcr.operators.consume import KcrConsumeOperator
     from airflow_kcr.operators.interval import KcrIntervalOperator
@@ -75,7 +74,6 @@ def run(text: str) -> int:
     instance = WritingTask(task_id=arguments["task_id"], try_number=arguments["try_number"])
 
     context = task_context(instance)
-    context["outlet_events"] = OutletEventAccessors()
 
     def on_term(number: int, frame: FrameType | None) -> None:
         operator.on_kill()

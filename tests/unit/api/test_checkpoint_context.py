@@ -11,6 +11,7 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support.driver import Driver
+from tests.support.scripts import rewind
 
 
 def made(driver: Driver, name: str, width: int = 10) -> CheckpointNumber:
@@ -49,9 +50,7 @@ def test_a_checkpoint_has_what_came_since_the_one_it_was_built_on(region: Region
 
 def test_what_a_reset_undid_names_it_and_what_is_processed_again_counts_by_it(region: Region, driver: Driver) -> None:
     first, second = made(driver, "one"), made(driver, "two")
-    driver.reset(ToCheckpoint(sequence=first))
-    driver.complete()
-    driver.finish_reset()
+    rewind(driver, ToCheckpoint(sequence=first))
     (reset,) = [one for one in region.resets.list() if one.undone]
     undone = region.checkpoints.context(second)
     assert undone.undone_by_reset == reset.reset_id

@@ -18,6 +18,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, Range
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
+from tests.support.scripts import rewind
 
 SPEC = """\
 region: flights
@@ -95,9 +96,7 @@ def test_what_a_reset_has_undone_may_not_be_shown(driver: Driver) -> None:
     first = region(driver).checkpoints.list()[0].checkpoint.sequence
     wanted = region(driver).recompute(newest(driver))
     wanted.begin(wanted.groups(), {})
-    driver.reset(ToCheckpoint(sequence=first))
-    driver.complete()
-    driver.finish_reset()
+    rewind(driver, ToCheckpoint(sequence=first))
     for asked in (wanted.require_wanted, wanted.plan):
         with pytest.raises(CheckpointNotUsable, match="was undone by a reset"):
             asked()

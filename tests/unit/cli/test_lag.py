@@ -15,6 +15,7 @@ from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
 from tests.support.lag_samples import keep_lag
 from tests.support.live_region import FakeCluster
+from tests.support.scripts import rewind
 from tests.unit.cli.conftest import Kcr
 
 
@@ -50,9 +51,7 @@ def test_the_rate_is_what_was_processed_since_the_sample_before_in_the_same_epoc
         keep_lag(driver, cluster, minutes=minutes)
         driver.process(width=30)
     keep_lag(driver, cluster, minutes=2)
-    driver.reset(ToEarliest())
-    driver.complete()
-    driver.finish_reset()
+    rewind(driver, ToEarliest())
     keep_lag(driver, cluster, minutes=1)
     rates = [row["rate"] for row in kcr.json("lag", "flights", "--history")]
     assert rates[0] is None

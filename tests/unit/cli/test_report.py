@@ -12,7 +12,7 @@ from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support.driver import Driver
 from tests.support.lag_samples import keep_lag
 from tests.support.live_region import FakeCluster
-from tests.support.scripts import checkpoints_of_ten
+from tests.support.scripts import checkpoints_of_ten, rewind
 from tests.unit.cli.conftest import Kcr
 
 EVIL = "</td><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -42,9 +42,7 @@ def test_a_post_mortem_is_one_page_with_what_happened_in_which_names_are_text(
     driver.up()
     first, *_ = checkpoints_of_ten(driver, 3)
     driver.handle(PinCheckpoint(sequence=CheckpointNumber(first), label=EVIL, reason=EVIL))
-    driver.reset(ToCheckpoint(sequence=first))
-    driver.complete()
-    driver.finish_reset()
+    rewind(driver, ToCheckpoint(sequence=first))
     driver.process(width=10)
     driver.checkpoint("after")
     keep_lag(driver, cluster, minutes=5)

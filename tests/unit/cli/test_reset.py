@@ -10,6 +10,7 @@ from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
+from tests.support.scripts import rewind
 from tests.unit.cli.conftest import Kcr, Meanwhile
 
 UPSERTING = SPEC.replace(
@@ -126,9 +127,7 @@ def test_an_unreachable_checkpoint_is_planned_with_a_warning_and_not_applied(
 
 
 def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, checkpoint: Driver, cluster: FakeCluster) -> None:
-    checkpoint.reset(ToOffset(offset=Offset(5)))
-    checkpoint.complete()
-    checkpoint.finish_reset()
+    rewind(checkpoint, ToOffset(offset=Offset(5)))
     assert "--forward" in kcr.refused("reset", "plan", "flights", "--to-checkpoint", 2, status=3)
     plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", 2, "--forward")
     assert {entry["target"] for entry in plan["entries"]} == {10}

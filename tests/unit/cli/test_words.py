@@ -10,6 +10,7 @@ from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
+from tests.support.scripts import rewind
 from tests.support.words import values_in
 from tests.unit.cli.conftest import Kcr
 
@@ -33,9 +34,7 @@ def eventful(driver: Driver, cluster: FakeCluster) -> Driver:
     driver.finish_reset()
     driver.complete()
     driver.publish()
-    driver.reset(ToOffset(offset=Offset(5)))
-    driver.complete()
-    driver.finish_reset()
+    rewind(driver, ToOffset(offset=Offset(5)))
     driver.process()
     driver.start_batch(driver.member(0))
     driver.request_checkpoint("fourth", requester=RUN)

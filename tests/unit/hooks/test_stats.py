@@ -11,7 +11,6 @@ import opentelemetry.metrics
 import pytest
 from airflow.sdk._shared.observability.metrics import otel_logger
 from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
-from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.sdk.observability import stats as airflow_stats
 from airflow.sdk.observability.metrics.otel_logger import get_otel_logger
 from airflow.sdk.observability.metrics.statsd_logger import get_statsd_logger
@@ -80,16 +79,11 @@ def committed(driver: Driver) -> None:
     """A committed checkpoint of the run."""
     driver.up()
     driver.process()
-    driver.request_checkpoint("one", requester=Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-1"))
-    driver.complete()
-    driver.publish()
-    for member in sorted(driver.processes):
-        driver.read_back(member)
+    driver.checkpoint("one", requester=Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-1"))
 
 
 def commit() -> None:
     context = task_context(FakeTask(task_id="commit", run_id="run-1"))
-    context["outlet_events"] = OutletEventAccessors()
     KcrCommitCheckpointOperator(task_id="commit", region="flights").execute(context)
 
 

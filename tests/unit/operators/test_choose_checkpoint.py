@@ -13,7 +13,7 @@ from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
 from tests.support.reset_tasks import World, answer, asked, with_two_checkpoints
-from tests.support.scripts import boundary, located
+from tests.support.scripts import boundary, located, rewind
 from tests.support.words import values_in
 
 
@@ -176,9 +176,7 @@ def test_an_answer_that_was_not_in_the_list_is_refused(driver: Driver, world: Wo
 
 
 def test_what_was_undone_meanwhile_is_refused(driver: Driver, world: World) -> None:
-    driver.reset(ToOffset(offset=Offset(150)))
-    driver.complete()
-    driver.finish_reset()
+    rewind(driver, ToOffset(offset=Offset(150)))
     with pytest.raises(
         AirflowFailException, match=r"checkpoint 3 is not on the current timeline any more\. Nothing was reset; trigger"
     ):

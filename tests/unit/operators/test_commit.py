@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import Asset
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_kcr.airflow_features import CHECKPOINT_KEYS
 from airflow_kcr.errors import InvalidIdentifier
@@ -45,9 +44,7 @@ def operator(**changed: Any) -> KcrCommitCheckpointOperator:  # noqa: ANN401
 
 
 def context() -> Context:
-    made = task_context(FakeTask(task_id="commit", run_id="run-1"))
-    made["outlet_events"] = OutletEventAccessors()
-    return made
+    return task_context(FakeTask(task_id="commit", run_id="run-1"))
 
 
 def told(driver: Driver, request_id: str = "n") -> int:
@@ -132,7 +129,6 @@ def test_of_several_runs_that_one_checkpoint_answers_only_the_first_emits_its_ev
     # Of an outlet without an event of its own Airflow emits an empty one.
     assert again.outlets == [REPORT]
     first = task_context(FakeTask(task_id="commit", run_id="run-0"))
-    first["outlet_events"] = OutletEventAccessors()
     assert operator().execute(first)["sequence"] == sequence
     assert len(emitted(first)[1]) == 1
 

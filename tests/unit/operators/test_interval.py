@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.api.datamodels._generated import DagRunType
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_kcr.airflow_features import PARTITION_DATES
 from airflow_kcr.api import runs
@@ -40,11 +39,8 @@ REQUEST = "flights_interval/run-1/run/-1"
 
 
 def context(task: FakeTask = TASK) -> Any:  # noqa: ANN401
-    """A run of the interval, with the accessors of its events."""
-    made = task_context(task)
-    made["dag_run"].data_interval_start, made["dag_run"].data_interval_end = START, END
-    made["outlet_events"] = OutletEventAccessors()
-    return made
+    """A run of the interval."""
+    return task_context(task, interval=(START, END))
 
 
 def operator(**changed: Any) -> KcrIntervalOperator:  # noqa: ANN401
@@ -118,9 +114,8 @@ def test_an_interval_without_a_record_starts_nothing(
 ) -> None:
     members_do(driver)
     cluster.ends = dict.fromkeys(range(4), 10)
-    made = context(FakeTask(task_id="run", dag_id="flights_interval", run_id="run-2"))
-    made["dag_run"].data_interval_start, made["dag_run"].data_interval_end = END, END + timedelta(minutes=5)
-    answer = execute(operator(), made)
+    later = FakeTask(task_id="run", dag_id="flights_interval", run_id="run-2")
+    answer = execute(operator(), task_context(later, interval=(END, END + timedelta(minutes=5))))
     assert answer["boundary"] == "2026-03-01T12:10:00Z"
     assert submitted.arguments == []
 
@@ -233,10 +228,8 @@ def test_region_or_spec_is_given() -> None:
 
 
 def test_an_interval_that_does_not_fit_the_region_is_refused(driver: Driver, submitted: Submitted) -> None:
-    made = context()
-    made["dag_run"].data_interval_end = made["dag_run"].data_interval_start
     with pytest.raises(AirflowFailException, match="has a data interval of no length"):
-        execute(operator(), made)
+        execute(operator(), task_context(TASK, interval=(END, END)))
     assert submitted.arguments == []
 
 
@@ -265,10 +258,8 @@ def test_an_end_that_can_not_be_is_refused_by_its_name_and_starts_nothing(
 
 @pytest.mark.usefixtures("unread")
 def test_a_run_without_an_interval_takes_what_is_there_now(submitted: Submitted) -> None:
-    made = context()
-    made["dag_run"].data_interval_start = made["dag_run"].data_interval_end = None
     with pytest.raises(AirflowFailException, match="has ended without its checkpoint"):
-        execute(operator(), made)
+        execute(operator(), task_context(TASK))
     assert submitted.arguments[:4] == ["run", "flights", "--until", "now"]
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.openlineage import conf
 from airflow.providers.openlineage.plugins.listener import get_openlineage_listener
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
@@ -58,7 +57,6 @@ def context(try_number: int = 1, run_id: str = "run-1") -> Context:
     task = RunningTask(task_id="commit", run_id=run_id, try_number=try_number)
     made = task_context(task, interval=(NOON, NOON + timedelta(minutes=5)))
     task.dag_run = made["dag_run"]
-    made["outlet_events"] = OutletEventAccessors()
     return made
 
 
@@ -67,12 +65,8 @@ def sequence(driver: Driver) -> int:
     """A committed checkpoint of the run."""
     driver.up()
     driver.process()
-    driver.request_checkpoint("one", requester=Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-1"))
-    sequence = driver.complete()
-    driver.publish()
-    for member in sorted(driver.processes):
-        driver.read_back(member)
-    return sequence
+    run = Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-1")
+    return driver.checkpoint("one", requester=run)
 
 
 def commit(made: Context) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.api.datamodels._generated import DagRunType
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_kcr.airflow_features import CHECKPOINT_KEYS
 from airflow_kcr.api import Region
@@ -73,9 +72,7 @@ def recomputed(driver: Driver, request_id: str = REQUEST, fails: str = "", into:
 
 def context(task: FakeTask = TASK, end: datetime | None = None, run_type: DagRunType = DagRunType.SCHEDULED) -> Any:  # noqa: ANN401
     interval = None if end is None else (end - timedelta(minutes=5), end)
-    made = task_context(task, interval=interval, run_type=run_type)
-    made["outlet_events"] = OutletEventAccessors()
-    return made
+    return task_context(task, interval=interval, run_type=run_type)
 
 
 def operator(**changed: Any) -> KcrRecomputeOperator:  # noqa: ANN401

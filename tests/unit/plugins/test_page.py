@@ -38,6 +38,7 @@ from tests.support.databases import execute
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.plans import statements
+from tests.support.scripts import rewind
 from tests.support.web_routes import routes_of
 from tests.support.words import values_in
 
@@ -209,9 +210,7 @@ def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, drive
     assert "undone" not in said
     driver.complete()  # the request is tried again
     driver.publish()
-    driver.reset(ToOffset(offset=Offset(0)))
-    driver.complete()
-    driver.finish_reset()
+    rewind(driver, ToOffset(offset=Offset(0)))
     said = words(viewer.get("/regions/flights").text)
     assert f"undone by a reset (timeline {driver.region.timeline})." in said
     assert values_in(said) == []

@@ -20,12 +20,6 @@ def files(tmp_path: Path) -> Files:
     return Files(running(), tmp_path / "out")
 
 
-def reset(files: Files) -> None:
-    files.driver.reset(ToInitial())
-    files.driver.complete()
-    files.follow_reset()
-
-
 def test_a_checkpoint_is_found_by_its_sequence_and_the_newest_without(files: Files) -> None:
     first, second = files.checkpoint("n1", batches=1), files.checkpoint("n2", batches=1)
     checkpoints = Checkpoints.of(files.folder)
@@ -52,7 +46,7 @@ def test_an_unknown_checkpoint_is_told_with_those_that_there_are(files: Files) -
 
 def test_a_superseded_checkpoint_is_told_with_the_timeline_that_replaced_it(files: Files) -> None:
     first = files.checkpoint("n1", batches=1)
-    reset(files)
+    files.go_back(ToInitial())
     with pytest.raises(
         CheckpointNotUsable, match=f"checkpoint {first} of sink out .* superseded by timeline 2.*none is pub"
     ):
@@ -67,7 +61,7 @@ def test_a_superseded_checkpoint_is_so_even_where_its_manifest_came_back(files: 
     first = files.checkpoint("n1", batches=1)
     where = layout.manifest(files.manifests()[first].checkpoint)
     text = files.folder.read(where) or ""
-    reset(files)
+    files.go_back(ToInitial())
     files.folder.replace(where, text)
     with pytest.raises(CheckpointNotUsable):
         Checkpoints.of(files.folder).manifest(first)

@@ -106,9 +106,7 @@ class TestPublication:
         driver.checkpoint("n0")
         files = Files(driver, tmp_path / "out")
         sequence = files.checkpoint("n1", batches=1)
-        driver.reset(ToInitial())
-        driver.complete()
-        files.follow_reset()
+        files.go_back(ToInitial())
         assert sequence not in files.manifests()
 
     def test_refuses_a_checkpoint_of_a_region_that_had_the_same_name(self, files: Files, tmp_path: Path) -> None:
@@ -198,9 +196,7 @@ class TestResets:
         sequence = files.checkpoint("n1", batches=1)
         checkpoint = files.manifests()[sequence].checkpoint
         text = files.folder.read(layout.manifest(checkpoint)) or ""
-        files.driver.reset(ToInitial())
-        files.driver.complete()
-        files.follow_reset()
+        files.go_back(ToInitial())
         files.folder.replace(layout.manifest(checkpoint), text)
         files.sink.publish(sequence)
         assert files.manifests() == {}
@@ -229,9 +225,7 @@ class TestResets:
 
     def test_are_refused_where_the_folder_is_ahead_of_the_store(self, files: Files, tmp_path: Path) -> None:
         files.checkpoint("n1", batches=1)
-        files.driver.reset(ToInitial())
-        files.driver.complete()
-        files.follow_reset()
+        files.go_back(ToInitial())
         files.checkpoint("n2", batches=1)
         restored = Files(running(), tmp_path / "out")
         with pytest.raises(SinkAhead, match="knows of timeline 2, and the region is in timeline 1") as raised:

@@ -135,9 +135,7 @@ def test_vacuum_leaves_what_the_sink_still_needs(files: TableFiles, folder: Delt
     for full in (False, True):
         folder.table().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=full)
     files.checkpoint("n2")
-    files.driver.reset(ShiftBy(by=-5), scope=parse_scope(topics=["t:1,2"]))
-    files.driver.complete()
-    files.follow_reset()
+    files.go_back(ShiftBy(by=-5), scope=parse_scope(topics=["t:1,2"]))
     files.checkpoint("n3", batches=1)
     ends = {p: int(c.position or 0) for p, c in files.driver.region.claims.items()}
     assert files.rows() == files.expected(ends)

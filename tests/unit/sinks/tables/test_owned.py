@@ -308,9 +308,7 @@ def test_a_reset_takes_its_rows_out_of_files_that_others_have_put_together(files
     undone = files.checkpoint("n2", batches=1)
     files.compact()
     assert len(files.owned.paths()) == 1
-    files.driver.reset(ShiftBy(by=-5))
-    files.driver.complete()
-    files.follow_reset()
+    files.go_back(ShiftBy(by=-5))
     assert files.rows() == files.records(kept)
     files.checkpoint("n3", batches=1)
     assert files.rows() == files.records()

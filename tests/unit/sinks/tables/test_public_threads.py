@@ -108,9 +108,7 @@ def test_what_is_processed_again_after_going_back_is_not_taken_for_committed(fil
 def test_offsets_that_restart_keep_nothing_out_of_the_table(files: TableFiles) -> None:
     """databricks/iceberg-kafka-connect #308: with a new Kafka, files were skipped up to the highest offset seen."""
     files.checkpoint("n1", batches=5)
-    files.driver.reset(ToInitial())
-    files.driver.complete()
-    files.follow_reset()
+    files.go_back(ToInitial())
     files.fill(width=3)
     files.checkpoint("n2")
     assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 3))
@@ -121,8 +119,6 @@ def test_a_batch_that_is_replayed_after_its_commit_is_there_once(files: TableFil
     files.fill()
     files.sink.publish(complete(files, "n1"))
     files.driver.publish()
-    files.driver.reset(ShiftBy(by=-10))
-    files.driver.complete()
-    files.follow_reset()
+    files.go_back(ShiftBy(by=-10))
     files.checkpoint("n2", batches=1)
     assert files.rows() == files.expected(dict.fromkeys(files.driver.logs, 10))
