@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_lag_is_a_row_for_each_partition(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
-    driver.up()
-    driver.process()
-    rows = kcr.json("lag", "flights")
-    assert [row["lag"] for row in rows] == [990] * 4
-    assert kcr("lag", "flights", "-o", "csv").stdout.splitlines()[:2] == [
-        "group,topic,partition,position,committed,log_start,log_end,lag,lag_seconds,verdict,why,member_id,trouble",
-        "g,t,0,10,,0,1000,990,,ok,,g[0],",
-    ]
-
-
 def test_a_broker_out_of_reach_ends_with_status_4(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
     cluster.is_away = True
     assert "broker.invalid:9092" in kcr.refused("lag", "flights", status=4)

@@ -28,6 +28,10 @@ def test_the_lag_has_its_time_and_its_verdict(kcr: Kcr, driver: Driver, cluster:
     assert {(r["lag"], r["verdict"], r["why"]) for r in rows} == {(990, "ok", "")}
     assert all(180 <= r["lag_seconds"] < 240 for r in rows)
     assert re.search(r"3960 to read, 3 min( \d+ s)? behind; ok", kcr("lag", "flights", "-o", "table").stdout)
+    header, first, *_ = kcr("lag", "flights", "-o", "csv").stdout.splitlines()
+    names = "group,topic,partition,position,committed,log_start,log_end,lag,lag_seconds,verdict,why,member_id,trouble"
+    assert header == names
+    assert re.fullmatch(r"g,t,0,10,,0,1000,990,\d+,ok,,g\[0\],", first)
 
 
 def test_the_history_is_a_row_for_each_sample_and_a_sparkline(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:

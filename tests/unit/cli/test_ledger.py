@@ -18,9 +18,7 @@ def played(driver: Driver) -> Driver:
     """A region with a checkpoint that a DAG run asked for, and a batch that failed and was processed again."""
     driver.up()
     driver.process(driver.member(0), width=10)
-    driver.request_checkpoint("n1", requester=RUN)
-    driver.complete()
-    driver.publish()
+    driver.checkpoint("n1", requester=RUN)
     failed = driver.start_batch(driver.member(0), width=5)
     driver.discard(failed)
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, WHY)

@@ -22,9 +22,7 @@ def eventful(driver: Driver, cluster: FakeCluster) -> Driver:
     """A region with checkpoints: one aborted, one pinned, one undone; a failed batch, resets, and a member gone."""
     driver.up()
     driver.process()
-    driver.request_checkpoint("first", requester=RUN)
-    first = driver.complete()
-    driver.publish()
+    first = driver.checkpoint("first", requester=RUN)
     driver.handle(PinCheckpoint(sequence=first, label="kept", reason="to be sure"))
     driver.process()
     driver.checkpoint("second")
