@@ -5,7 +5,7 @@ import pytest
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.rules import SinkMode
 from airflow_kcr.spec import RegionSpec, SinkKind, SinkSpec, parse
-from tests.unit.spec.examples import FULL, SMALL, group, small
+from tests.unit.spec.examples import FULL, group, small
 
 
 def refused(text: str) -> list[str]:
@@ -74,15 +74,6 @@ def test_the_json_of_sinks_is_this() -> None:
         "q": {"kind": "postgres", "table": "t", "conn_id": "warehouse", "mode": "append"},
     }
     assert "sinks" not in small(group()).to_json()["groups"][0]
-
-
-def test_what_is_left_out_has_its_default() -> None:
-    value = {
-        "region": "r",
-        "kafka": {"bootstrap.servers": "localhost:9092"},
-        "groups": [{"group_id": "g", "topics": ["t"], "pipeline": "jobs:process"}],
-    }
-    assert RegionSpec.from_json(value) == parse(SMALL)
 
 
 def test_findings_have_paths_but_no_lines() -> None:

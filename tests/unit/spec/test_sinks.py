@@ -170,10 +170,6 @@ class TestFiles:
         assert wrong(file_sink(file_size_mib=0)) == []
         assert wrong(file_sink(file_size_mib=-1)) == wrong(file_sink(file_size_mib=2**21)) == [f"{PLACE}.file_size_mib"]
 
-    def test_that_are_half_wrong_have_findings_for_that_alone(self) -> None:
-        found = read("{kind: filez, path: 7, file_size_mib: big}")
-        assert sorted(found) == [f"{PLACE}.file_size_mib", f"{PLACE}.kind", f"{PLACE}.path"]
-
     def test_of_two_groups_are_in_two_folders(self) -> None:
         with pytest.raises(SpecError) as raised:
             small(group(sinks=(file_sink(),)), group(group_id="h", sinks=(file_sink(path="/data/x/"),)))
