@@ -18,10 +18,6 @@ def test_a_region_is_one_asset_however_it_is_written() -> None:
     assert create_asset(region="flights", extra={"team": "a"}).extra == {"team": "a"}
 
 
-def test_a_slash_at_the_end_means_nothing() -> None:
-    assert sanitize_uri(urlsplit("kcr://flights/")).geturl() == "kcr://flights"
-
-
 @pytest.mark.parametrize(
     "uri",
     [

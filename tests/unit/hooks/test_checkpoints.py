@@ -64,11 +64,6 @@ def test_an_event_survives_its_extra() -> None:
         PublishedCheckpoint.from_json({"region": "r"})
 
 
-def test_a_run_finds_the_checkpoint_that_triggered_it(driver: Driver) -> None:
-    event = published(driver, driver.checkpoint("n"))
-    assert checkpoint_of(triggered(extra(event))) == event
-
-
 def test_of_several_events_the_newest_checkpoint_counts(driver: Driver) -> None:
     first = published(driver, driver.checkpoint("one"))
     driver.process()

@@ -37,10 +37,6 @@ def test_the_interval_is_the_run_s() -> None:
     assert interval_of(task_context(TASK, interval=interval)) == interval
 
 
-def test_a_run_without_an_interval_has_none() -> None:
-    assert interval_of(task_context(TASK)) is None
-
-
 def test_an_interval_of_no_length_is_refused_with_the_timetables_that_make_one() -> None:
     context = task_context(TASK, interval=(NOON, NOON))
     with pytest.raises(ConfigurationError, match=r"run r of DAG d .*CronDataIntervalTimetable.*DeltaDataIntervalTime"):

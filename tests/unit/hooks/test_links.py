@@ -61,12 +61,6 @@ def test_a_region_whose_connection_is_not_known_has_no_link(conn_id: str | None)
     assert RegionLink().get_link(OfRegion(task_id="t", region="{{ params.region }}"), ti_key=KEY) == ""
 
 
-def test_the_link_to_a_region_is_there_as_soon_as_it_is_persisted() -> None:
-    task = FakeTask()
-    RegionLink().persist(task_context(task), "flights")
-    assert task.xcoms == {"_link_RegionLink": region_path("flights")}
-
-
 def test_the_link_to_spark_is_kept_where_airflow_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     task = FakeTask()
     SparkUiLink().persist(task_context(task), "http://driver:4040")
