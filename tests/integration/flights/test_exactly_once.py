@@ -18,7 +18,7 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.flights import producer
-from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, TABLE_VARIABLE, exactly_once_text
+from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, text_of
 from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause, ResetRequest
@@ -115,13 +115,13 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 def flights(kafka: Kafka, url: str, target: str, folder: Path, jars: tuple[Path, ...]) -> Iterator[Flights]:
     name = kafka.group_id("flights")
     topic, group = f"{name}-topic", f"{name}-etl"
-    text = exactly_once_text().replace("flights-etl", group).replace("[flights]", f"[{topic}]")
+    text = text_of("flights_exactly_once.yaml").replace("flights-etl", group).replace("[flights]", f"[{topic}]")
     producer.ensure_topic(kafka.settings, topic)
     environment = {
         **os.environ,
         "KCR_STORE_URL": url,
         BOOTSTRAP_VARIABLE: kafka.bootstrap_servers,
-        TABLE_VARIABLE: target,
+        "KCR_FLIGHTS_DATABASE": target,
         "PYSPARK_PYTHON": sys.executable,
     }
     with Region(name, url) as region, ExitStack() as stack:

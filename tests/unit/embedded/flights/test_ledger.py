@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.embedded.flights.data import GROUP
 from airflow_kcr.embedded.flights.result import parts_of
 from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.values import GroupPartition, Offset, Range, TopicName
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, Range, TopicName
 from tests.support.documents import sample
 
+GROUP = GroupId("flights-etl")
 PLACE = GroupPartition(GROUP, TopicName("flights"), 0)
 OTHER = GroupPartition(GROUP, TopicName("flights"), 1)
 
