@@ -71,7 +71,7 @@ class Airflow:
             ServiceFailed: with the end of its log, if a part does not start.
         """
         migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
-        processes.run(migrate, "Airflow's metadata", env=self.environment, within=MIGRATED_WITHIN)
+        processes.run(migrate, "the migration of Airflow's metadata", env=self.environment, within=MIGRATED_WITHIN)
         for component in Component:
             self.begin(component)
         for component in Component:

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +21,7 @@ from typing import Final
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
+from airflow_kcr.embedded import processes
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 from airflow_kcr.spark import session
 from airflow_kcr.spark.launch import locked, no_pyspark, require_java, sound_java
@@ -30,7 +30,6 @@ HOME_VARIABLE: Final = "KCR_HOME"
 REPOSITORY_VARIABLE: Final = "KCR_MAVEN_REPOSITORY"
 MAVEN_CENTRAL: Final = "https://repo1.maven.org/maven2/"
 DOWNLOAD_WITHIN: Final = 600.0
-IVY_LINES: Final = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +119,13 @@ def resolve(jars: JarSet) -> tuple[Path, ...]:
         ToolMissing: if there is no Java to download with.
     """
     folder = home() / "jars" / _key(jars)
-    found = _cached(folder)
-    if found is not None:
+    if found := _cached(folder):
         return found
     late = ServiceFailed(
         f"another process has been fetching {jars.name} into {folder.parent} for {2 * DOWNLOAD_WITHIN:g} s; end it"
     )
     with locked(_ivy_home(jars) / "lock", within=2 * DOWNLOAD_WITHIN, late=lambda: late):
-        found = _cached(folder)
-        return found if found is not None else _download(jars, folder)
+        return _cached(folder) or _download(jars, folder)
 
 
 def _ivy_home(jars: JarSet) -> Path:
@@ -140,14 +137,14 @@ def _key(jars: JarSet) -> str:
     return f"{jars.name}-{jars.wanted[0][2]}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
-def _cached(folder: Path) -> tuple[Path, ...] | None:
-    """The jars of a folder, if each is there with the size that it had when it came."""
+def _cached(folder: Path) -> tuple[Path, ...]:
+    """The jars of a folder, if each is there with the size that it had when it came; else none."""
     try:
         sizes: dict[str, int] = json.loads((folder / "jars.json").read_text())
         whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
     except (FileNotFoundError, NotADirectoryError):
-        return None
-    return tuple(folder / name for name in sizes) if whole else None
+        return ()
+    return tuple(folder / name for name in sizes) if whole else ()
 
 
 def _download(jars: JarSet, folder: Path) -> tuple[Path, ...]:
@@ -177,11 +174,9 @@ def _run_ivy(jars: JarSet, target: Path) -> None:
         command += ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
         command += ["-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]"]
         try:
-            ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_WITHIN)
-        except subprocess.TimeoutExpired as error:
-            raise _failed(jars, f"it was not done within {DOWNLOAD_WITHIN:g} s") from error
-    if ran.returncode != 0:
-        raise _failed(jars, "Ivy says:\n" + _last_words(ran.stdout + ran.stderr))
+            processes.run(command, "Ivy", within=DOWNLOAD_WITHIN)
+        except ServiceFailed as error:
+            raise _failed(jars, error.message) from error
 
 
 def _failed(jars: JarSet, why: str) -> ServiceFailed:
@@ -193,12 +188,6 @@ def _failed(jars: JarSet, why: str) -> ServiceFailed:
     # Name and password may stand in the address.
     userinfo = urlsplit(repository()).netloc.rpartition("@")[0]
     return ServiceFailed(told.replace(f"{userinfo}@", "") if userinfo else told)
-
-
-def _last_words(output: str) -> str:
-    """The last lines of Ivy that say something."""
-    lines = [line.strip() for line in output.splitlines() if line.strip(" :=\t-.|") and "VERBOSE OR DEBUG" not in line]
-    return "\n".join(lines[-IVY_LINES:])
 
 
 def _settings(folder: Path) -> str:

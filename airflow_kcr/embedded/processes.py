@@ -204,7 +204,7 @@ def run(command: Sequence[str], what: str, *, within: float, env: Mapping[str, s
 
     Args:
         command: the program and its arguments.
-        what: what it makes, for the message.
+        what: what it is or does, for the message.
         within: seconds that it may take.
         env: its environment; None: this process's.
 
@@ -216,9 +216,9 @@ def run(command: Sequence[str], what: str, *, within: float, env: Mapping[str, s
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False, timeout=within
         )
     except subprocess.TimeoutExpired as error:
-        raise ServiceFailed(f"{what} could not be made within {within:g} s") from error
+        raise ServiceFailed(f"{what} was not done within {within:g} s") from error
     if ran.returncode != 0:
-        raise ServiceFailed(f"{what} could not be made:\n{last_lines(ran.stdout + ran.stderr)}")
+        raise ServiceFailed(f"{what} failed:\n{last_lines(ran.stdout + ran.stderr)}")
 
 
 def start_detached(program: Program) -> ServiceProcess:

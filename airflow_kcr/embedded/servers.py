@@ -23,7 +23,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_kcr.embedded import processes
-from airflow_kcr.embedded.jars import KAFKA_BROKER, QUICK_START, java, pyspark_jars, resolve
+from airflow_kcr.embedded.jars import KAFKA_BROKER, QUICK_START, JarSet, java, pyspark_jars, resolve
 from airflow_kcr.errors import ToolMissing
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Broker(processes.EmbeddedServer):
         self._format()
         program = processes.Program(
             name=f"Kafka broker {self.node_id}",
-            command=_command(HEAP, *LOGGING, "kafka.Kafka", str(self.folder / "server.properties")),
+            command=java_command(KAFKA_BROKER, HEAP, *LOGGING, "kafka.Kafka", str(self.folder / "server.properties")),
             log=self.folder / "broker.log",
         )
         child = self.child = self.launch(program)
@@ -86,12 +86,10 @@ class Broker(processes.EmbeddedServer):
         if (self.folder / "data" / "meta.properties").exists():
             return
         # By Kafka's own tool: it also writes which of the cluster's features are on, among them the newer groups.
-        options = ["format", "--cluster-id", self.cluster_id, "--config", str(self.folder / "server.properties")]
-        processes.run(
-            _command("-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "kafka.tools.StorageTool", *options),
-            f"the storage of Kafka broker {self.node_id}",
-            within=FORMAT_WITHIN,
-        )
+        tool = ("-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "kafka.tools.StorageTool")
+        options = ("format", "--cluster-id", self.cluster_id, "--config", str(self.folder / "server.properties"))
+        command = java_command(KAFKA_BROKER, *tool, *options)
+        processes.run(command, f"formatting the storage of Kafka broker {self.node_id}", within=FORMAT_WITHIN)
 
 
 def start_broker(
@@ -158,18 +156,13 @@ def write_settings(folder: Path, settings: Mapping[str, str]) -> None:
     )
 
 
-def java_command(classes: Sequence[Path], *arguments: str) -> list[str]:
+def java_command(jars: JarSet, *arguments: str) -> list[str]:
     """Return the command that runs a Java program of Kafka: its jars, then Java's own options, the class, and its."""
-    return [str(java()), *QUICK_START, "-cp", os.pathsep.join(str(jar) for jar in classes), *arguments]
-
-
-def _command(*arguments: str) -> list[str]:
-    return java_command(resolve(KAFKA_BROKER), *arguments)
+    return [str(java()), *QUICK_START, "-cp", os.pathsep.join(str(jar) for jar in resolve(jars)), *arguments]
 
 
 # Postgres
 
-POSTGRES_READY_WITHIN: Final = 60.0
 USER: Final = "postgres"
 
 TRUSTED: Final = "host all all all trust\n"
@@ -212,7 +205,7 @@ class Postgres(processes.EmbeddedServer):
             ask=signal.SIGINT,  # SIGTERM would wait until the last client has gone
         )
         self.child = self.launch(program)
-        self.child.wait_until(self._answers, within=POSTGRES_READY_WITHIN)
+        self.child.wait_until(self._answers)
 
     def ensure_database(self, name: str) -> str:
         """Make a database, if there is none of that name, and return its address over TCP."""
@@ -337,9 +330,7 @@ class StandaloneCluster:
         Raises:
             ServiceFailed: with the end of its log, if one does not start.
         """
-        master = self._spawn(
-            "Spark master", MASTER_CLASS, "--port", str(self.port), "--webui-port", str(processes.free_port())
-        )
+        master = self._spawn("Spark master", MASTER_CLASS, self.port)
         _wait_for([master], "New state: ALIVE")
         self.start_workers(workers)
 
@@ -353,7 +344,7 @@ class StandaloneCluster:
             self._spawn(
                 f"Spark worker {number}",
                 WORKER_CLASS,
-                *("--port", str(processes.free_port()), "--webui-port", str(processes.free_port())),
+                processes.free_port(),
                 *("--cores", "1", "--memory", self.memory),
                 *("--work-dir", str(self.folder / f"worker-{number}"), self.address),
             )
@@ -361,11 +352,12 @@ class StandaloneCluster:
         ]
         _wait_for(workers, "Successfully registered with master")
 
-    def _spawn(self, name: str, main: str, *arguments: str) -> processes.ServiceProcess:
+    def _spawn(self, name: str, main: str, port: int, *arguments: str) -> processes.ServiceProcess:
+        ports = ("--port", str(port), "--webui-port", str(processes.free_port()))
         options = {"SPARK_DAEMON_MEMORY": DAEMON_MEMORY, "SPARK_DAEMON_JAVA_OPTS": " ".join(QUICK_START)}
         program = processes.Program(
             name=name,
-            command=[str(spark_home() / "bin" / "spark-class"), main, "--host", "127.0.0.1", *arguments],
+            command=[str(spark_home() / "bin" / "spark-class"), main, "--host", "127.0.0.1", *ports, *arguments],
             log=self.folder / f"{name.replace(' ', '-').lower()}.log",
             env={**spark_environment(), **options},
         )

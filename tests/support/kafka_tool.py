@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from airflow_kcr.embedded.jars import KAFKA_BROKER, JarSet, resolve
+from airflow_kcr.embedded.jars import KAFKA_BROKER, JarSet
 from airflow_kcr.embedded.servers import java_command
 from tests.support.jar_sets import KAFKA_TOOLS
 
@@ -67,7 +67,7 @@ def slowed(bootstrap_servers: str, entity: str, name: str = "") -> Iterator[Call
 
 def _ran(tool: str, bootstrap_servers: str, *arguments: str, jars: JarSet = KAFKA_TOOLS) -> Said:
     ran = subprocess.run(
-        java_command(resolve(jars), "-Xmx128m", tool, "--bootstrap-server", bootstrap_servers, *arguments),
+        java_command(jars, "-Xmx128m", tool, "--bootstrap-server", bootstrap_servers, *arguments),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -87,7 +87,7 @@ def console_consumer(
     """Run `kafka-console-consumer` in a group, as a person who reads a topic does; it leaves at the end."""
     running = subprocess.Popen(
         java_command(
-            resolve(KAFKA_TOOLS),
+            KAFKA_TOOLS,
             "-Xmx128m",
             tool,
             *("--bootstrap-server", bootstrap_servers, "--topic", topic, "--group", group),

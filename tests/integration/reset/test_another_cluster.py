@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.api.regions import connect, store_url
-from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.processes import Program, happened, last_lines
 from airflow_kcr.embedded.servers import java_command
 from airflow_kcr.protocol.values import RegionName
@@ -75,7 +74,7 @@ def test_a_region_goes_on_at_offsets_that_mirror_maker_has_translated(
     with named(old, database_url, spec, tmp_path / "old") as region:
         process = region.start(0)
         command = java_command(
-            resolve(MIRROR_MAKER),
+            MIRROR_MAKER,
             "-Xmx256m",
             "org.apache.kafka.connect.mirror.MirrorMaker",
             str(tmp_path / "mirror.properties"),
