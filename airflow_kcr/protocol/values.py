@@ -120,8 +120,13 @@ class DesiredState(StrEnum):
     """What was asked of a region; a reset or start ends in it, so it survives a crash. A task may wait for it."""
 
     RUNNING = "running"
+    """Process."""
+
     PAUSED = "paused"
+    """Start nothing; keep claims and membership."""
+
     STOPPED = "stopped"
+    """Checkpoint, publish, commit, then leave."""
 
 
 class TopicPartition(NamedTuple):

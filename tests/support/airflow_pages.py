@@ -20,40 +20,20 @@ PACKAGE = Path(airflow_kcr.__file__).parent
 ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"\b(?:as|like) `kcr ([a-z ]+)`", re.IGNORECASE)
 
-_READS = "They only read. In a task's own code, use `KcrHook.region`; to wait, a sensor."
-_MACHINE = "They are about one machine."
-_STORE = "They belong to an installation. In a task's own code, use `KcrHook.store_status` and `KcrHook.upgrade_store`."
-_PERSON = "They delete for good, or show a person what to decide."
-
-WITHOUT_OPERATOR: Mapping[str, str] = {
-    "demo": _MACHINE,
-    "doctor": _MACHINE,
-    "dev up": _MACHINE,
-    "dev down": _MACHINE,
-    "dev status": _MACHINE,
-    "store upgrade": _STORE,
-    "store status": _STORE,
-    "region list": _READS,
-    "region show": _READS,
-    "region delete": _PERSON,
-    "region output": _PERSON,
-    "adopt": _PERSON,
-    "group assignment": _PERSON,
-    "group describe": _PERSON,
-    "lag": _READS,
-    "export": _MACHINE,
-    "events": _READS,
-    "report": _READS,
-    "checkpoint list": _READS,
-    "checkpoint show": _READS,
-    "checkpoint context": _READS,
-    "checkpoint stats": _READS,
-    "reset list": _READS,
-    "reset show": _READS,
-    "ledger record": _READS,
-    "ledger repeated": _READS,
+WITHOUT_OPERATOR: Mapping[str, tuple[str, ...]] = {
+    "They are about one machine.": ("demo", "doctor", "export", "dev up", "dev down", "dev status"),
+    "They delete for good, or show a person what to decide.": (
+        *("adopt", "region delete", "region output", "group describe", "group assignment"),
+    ),
+    "They only read. In a task's own code, use `KcrHook.region`; to wait, a sensor.": (
+        *("lag", "events", "report", "region list", "region show", "checkpoint list", "checkpoint stats"),
+        *("checkpoint show", "checkpoint context", "reset list", "reset show", "ledger record", "ledger repeated"),
+    ),
+    "They belong to an installation. In a task's own code, use `KcrHook.store_status` and `KcrHook.upgrade_store`.": (
+        *("store upgrade", "store status"),
+    ),
 }
-"""Why a command has no operator."""
+"""The commands that have no operator, by the reason."""
 
 _EVERYWHERE = (
     ("region", "The region's name (templated)."),
@@ -140,11 +120,10 @@ def every_command() -> list[str]:
 
 def commands() -> str:
     """Return the commands without an operator by the reason, and the operators without a command."""
-    without: dict[str, list[str]] = {}
-    for name in every_command():
-        if name in WITHOUT_OPERATOR:
-            without.setdefault(WITHOUT_OPERATOR[name], []).append(f"`{name}`")
-    lines = [f"- {', '.join(names)}: {reason[0].lower()}{reason[1:]}" for reason, names in without.items()]
+    lines = [
+        f"- {', '.join(f'`{name}`' for name in names)}: {reason[0].lower()}{reason[1:]}"
+        for reason, names in WITHOUT_OPERATOR.items()
+    ]
     alone = ", ".join(f"`{name}`" for name, command in operators() if command is None)
     return "\n".join(lines) + f"\n\nOnly in Airflow: {alone}."
 

@@ -33,7 +33,7 @@ from airflow_kcr.protocol.member.step import TABLE
 from airflow_kcr.protocol.region import commands, events, incidents, lag, rows, waits
 from airflow_kcr.protocol.values import DesiredState, format_duration
 from airflow_kcr.spark import reads
-from airflow_kcr.spec import RegionSpec, TakesEffect, differences
+from airflow_kcr.spec import RegionSpec, TakesEffect
 from airflow_kcr.spec.fields import AsText, declared, parts_of
 from airflow_kcr.spec.sinks import Sinks
 from airflow_kcr.store.postgres import revision as schema
@@ -132,56 +132,9 @@ def _span(value: timedelta) -> str:
     return format_duration(value).removeprefix("PT").lower() if value < timedelta(days=1) else format_duration(value)
 
 
-_SAID: tuple[tuple[StrEnum, str], ...] = (
-    (DesiredState.RUNNING, "Process."),
-    (DesiredState.PAUSED, "Start nothing; keep claims and membership."),
-    (DesiredState.STOPPED, "Checkpoint, publish, commit, then leave."),
-    (rows.HaltReason.FAILURES, "`max_failures` is used up."),
-    (rows.HaltReason.OUT_OF_RANGE, "A position is no longer in its log, and the policy is `fail`."),
-    (rows.HaltReason.RESTORED, "The store is older than what a member has already acted on."),
-    (rows.HaltReason.FOREIGN_CONSUMER, "A foreign consumer is in a group, and the policy is `fail`."),
-    (rows.HaltReason.OTHER_CLUSTER, "A group's address leads to another Kafka cluster than before."),
-    (rows.Outcome.DONE, "Its finish was accepted; its output counts unless a reset undoes it."),
-    (rows.Outcome.DISCARDED, "Its member gave it up; nothing of it counts."),
-    (rows.RequestState.QUEUED, "It waits for its checkpoint to be opened."),
-    (rows.RequestState.OPEN, "Its checkpoint is open."),
-    (rows.RequestState.ANSWERED, "A complete checkpoint answers it."),
-    (rows.RequestState.REFUSED, "Its checkpoint can't be exact, and an inexact one was not allowed."),
-    (rows.CheckpointState.COMPLETE, "It has one offset for every frozen partition, and is the restore point."),
-    (rows.CheckpointState.PUBLISHED, "The sinks show what belongs to it; downstream may read."),
-    (rows.CheckpointState.ABORTED, "The checkpoint was given up; its sequence is burnt."),
-    (rows.CheckpointState.RETIRED, "Its offsets are forgotten; its digest and the answers to its requests stay."),
-    (rows.Committed.PENDING, "Members commit and read back."),
-    (rows.Committed.YES, "Kafka holds exactly its offsets."),
-    (rows.Committed.NO, "Kafka does not hold them, or not in time."),
-    (rows.Committed.SUPERSEDED, "A newer checkpoint, or a reset, took its place before that was known."),
-    (rows.ResetCause.START, "A person started or resumed the region."),
-    (rows.ResetCause.PERSON, "A person chose where to go."),
-    (rows.ResetCause.BATCH_FAILED, "The pipeline raised."),
-    (rows.ResetCause.BATCH_TIMEOUT, "A batch took longer than `batch.timeout`."),
-    (rows.ResetCause.LEASE_LOST, "A participant that had begun something lost its lease under an open checkpoint."),
-    (rows.ResetCause.DOUBLE_CLAIM, "Two members contributed one partition to a checkpoint."),
-    (rows.ResetCause.ATTEMPT_EXPIRED, "The attempt before was not done within `timeouts.reset`."),
-    (rows.ResetCause.OUT_OF_RANGE, "A position is no longer in its log, and the policy is `earliest` or `latest`."),
-    (rows.ResetCause.SPEC_CHANGED, "A changed spec took effect at a completed checkpoint; members restart there."),
-    (rows.ResetState.RUNNING, "Members cancel, quiesce, claim and acknowledge."),
-    (rows.ResetState.DONE, "The region went on as its desired state says."),
-    (rows.PersonResetState.STARTED, "Its reset runs."),
-    (rows.PersonResetState.DONE, "Its reset is done."),
-    (rows.PersonResetState.FAILED, "It was given up; `failure` says why."),
-    (member_state.Why.PAUSED, "A resume."),
-    (member_state.BatchPhase.RUNNING, "The pipeline runs."),
-    (member_state.BatchPhase.DISCARDING, "The store was told that it is discarded."),
-)
-"""What a value means whose name says it well enough for the code."""
-
-SAID: Mapping[tuple[type[StrEnum], str], str] = {(type(value), value.name): said for value, said in _SAID}
-"""The same, by class and name: values of two classes are equal when their texts are."""
-
-
 def note_of(value: StrEnum, notes: Mapping[tuple[str, str], str]) -> str:
-    """Return what a value of an enumeration means: what the code says, else what is said here."""
-    return notes.get((type(value).__name__, value.name)) or SAID[type(value), value.name]
+    """Return what a value of an enumeration means, as the code says."""
+    return notes[type(value).__name__, value.name]
 
 
 def values_of(module: ModuleType, kind: type[StrEnum]) -> str:
@@ -329,45 +282,6 @@ def timeout_rules() -> str:
 
 # -- the spec ------------------------------------------------------------------------------------------------------
 
-OTHER: Mapping[str, Any] = {
-    "region": "r2",
-    "kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
-    "kafka_conn_id": "other",
-    "foreign_consumers": "warn",
-    "out_of_range": "latest",
-    "beyond_end": "latest",
-    "groups[].group_id": "other",
-    "groups[].pipeline": "jobs:other",
-    "groups[].topics": ["u"],
-    "groups[].pattern": "^t",
-    "groups[].exclude": ["t-1"],
-    "groups[].start": "latest",
-    "groups[].delivery": "almost_once",
-    "groups[].protocol": "consumer",
-    "groups[].assignor": "roundrobin",
-    "groups[].kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
-    "groups[].kafka_conn_id": "other",
-    "groups[].sinks": {},
-    "groups[].sinks.*.kind": None,
-    "groups[].sinks.*.table": "u",
-    "groups[].sinks.*.url": "${OTHER}",
-    "groups[].sinks.*.conn_id": "other",
-    "groups[].sinks.*.mode": "append",
-    "groups[].sinks.*.key": ["b"],
-    "groups[].sinks.*.path": "/other",
-    "groups[].sinks.*.catalog": "lake",
-    "groups[].sinks.*.factory": "m:g",
-    "groups[].sinks.*.options": {"a": "c"},
-    "groups[].sinks.*.file_size_mib": 64,
-    "checkpoint.every": "7m",
-    "checkpoint.cron": "0 * * * *",
-    "checkpoint.records": 10,
-    "checkpoint.timezone": "Europe/Berlin",
-    "checkpoint.request": "dag_run",
-    "retention.for": "1d",
-}
-"""Another value for each field that has no number, time or yes as its default, to see when its change takes effect."""
-
 _SHOWN_TYPES: Mapping[object, str] = {str: "text", int: "number", bool: "true or false"}
 _ABSENT = (None, ())
 
@@ -378,24 +292,30 @@ class SpecField(NamedTuple):
     kind: str
     default: str
     meaning: str
-    another: object
-    """Another value than its default, as the file has it; None: `OTHER` has one."""
+    takes_effect: TakesEffect
 
 
-def spec_fields(kind: type[DataclassInstance] = RegionSpec, prefix: str = "") -> dict[str, SpecField]:
-    """Return every field of the file but the times, by its path; sections come after fields that have none."""
+def spec_fields(
+    kind: type[DataclassInstance] = RegionSpec, prefix: str = "", around: TakesEffect = TakesEffect.AT_ONCE
+) -> dict[str, SpecField]:
+    """Return every field of the file but the times, by its path; sections come after fields that have none.
+
+    Args:
+        kind: the class whose fields are shown.
+        prefix: of their paths.
+        around: when a change of the section counts that they are in.
+    """
     notes = attribute_notes(sys.modules[kind.__module__])
     found: dict[str, SpecField] = {}
     for name, field in declared(kind).items():
         if field.section is None or name == "sinks":
             meaning = notes[kind.__name__, field.attribute]
-            found[prefix + name] = SpecField(
-                _type(field.hint), _default(field.default), meaning, _another(field.default)
-            )
+            effect = field.takes_effect or around
+            found[prefix + name] = SpecField(_type(field.hint), _default(field.default), meaning, effect)
     for name, field in declared(kind).items():
         if field.section is not None and name != "timeouts":
             inner = {"groups": "groups[].", "sinks": "sinks.*."}.get(name, f"{name}.")
-            found |= spec_fields(field.section, prefix + inner)
+            found |= spec_fields(field.section, prefix + inner, field.takes_effect or around)
     return found
 
 
@@ -425,86 +345,12 @@ def _default(value: Any) -> str:  # noqa: ANN401 (a default of any type)
     return code(value.text)
 
 
-def _another(value: Any) -> object:  # noqa: ANN401 (a default of any type)
-    if isinstance(value, timedelta):
-        return _span(value + timedelta(seconds=1))
-    if isinstance(value, bool):
-        return not value
-    return value + 1 if isinstance(value, int) else None
-
-
-def takes_effect(path: str) -> TakesEffect:
-    """Return when a change of one field counts, by changing it."""
-    old, new = _plain(), _plain()
-    other = OTHER[path] if path in OTHER else spec_fields()[path].another
-    if path.startswith("groups[].sinks"):
-        _change_sink(old["groups"][0], new["groups"][0], path, other)
-    elif path.startswith("groups[]."):
-        if path == "groups[].exclude":
-            for spec in (old, new):
-                _set(spec["groups"][0], "pattern")
-                spec["groups"][0]["pattern"] = "^t"
-        _set(new["groups"][0], path.removeprefix("groups[]."))
-        new["groups"][0][path.removeprefix("groups[].")] = other
-    elif "." in path:
-        section, name = path.split(".")
-        if path == "checkpoint.timezone":
-            old["checkpoint"] = {"cron": "0 0 * * *"}
-            new["checkpoint"] = {"cron": "0 0 * * *"}
-        new.setdefault(section, {})[name] = other
-    else:
-        _set(new, path)
-        new[path] = other
-    if path == "checkpoint.request":
-        old["checkpoint"], new["checkpoint"] = {"every": "5m"}, {"every": "5m", "request": "dag_run"}
-    found = {change.takes_effect for change in differences(RegionSpec.from_json(old), RegionSpec.from_json(new))}
-    return max(found, key=list(TakesEffect).index)
-
-
-def _change_sink(old: dict[str, Any], new: dict[str, Any], path: str, other: object) -> None:
-    """Give the old group a sink, and the new one another; the kind is changed by leaving the sink out."""
-    sink: dict[str, Any] = {"kind": "postgres", "table": "t", "url": "${DB}", "mode": "upsert", "key": ["a"]}
-    name = path.rpartition(".")[2]
-    if name in {"path", "file_size_mib"}:
-        sink = {"kind": "files", "path": "/folder"}
-    if name == "catalog":
-        sink = {"kind": "iceberg", "catalog": "one", "table": "db.t"}
-    if name in {"factory", "options"}:
-        sink = {"kind": "custom", "factory": "m:f"}
-    changed = {**sink, name: other}
-    if name == "conn_id":
-        del changed["url"]
-    if name == "mode":
-        del changed["key"]
-    old["sinks"] = {"x": sink}
-    new["sinks"] = {} if name in {"sinks", "kind"} else {"x": changed}
-
-
-def _plain() -> dict[str, Any]:
-    group = {"group_id": "g", "pipeline": "jobs:process", "topics": ["t"]}
-    return {"region": "r", "kafka": {"bootstrap.servers": "localhost:9092"}, "groups": [group]}
-
-
-def _set(at: dict[str, Any], path: str) -> None:
-    """Take out what a field stands instead of."""
-    instead = {"pattern": "topics", "kafka_conn_id": "kafka"}
-    at.pop(instead.get(path, ""), None)
-
-
-_EFFECT = {
-    TakesEffect.AT_ONCE: "at once",
-    TakesEffect.NEXT_CHECKPOINT: "next checkpoint",
-    TakesEffect.REFUSED: "refused",
-}
-
-
 def spec_table() -> str:
     """Return every field of the spec but the times; when its change counts, where that is another time than usual."""
     lines = []
     for path, field in spec_fields().items():
         usual = TakesEffect.NEXT_CHECKPOINT if path.startswith("groups") else TakesEffect.AT_ONCE
-        effect = takes_effect(path)
-        change = "" if effect is usual else f" Change: {_EFFECT[effect]}."
+        change = "" if field.takes_effect is usual else f" Change: {field.takes_effect.replace('_', ' ')}."
         between = "; default " if field.kind.startswith("`") and field.default != "required" else ", "
         value = between.join(part for part in (field.kind, field.default) if part)
         lines.append([f"{code(path)} ({value})", field.meaning + change])

@@ -55,6 +55,8 @@ class Why(StrEnum):
     """Its batch to be quiesced in a new epoch, or a halted region to be resumed."""
 
     PAUSED = "paused"
+    """A resume."""
+
     RETRY = "retry"
     """The wait after a failed batch to be over; it is longer with each failure in succession."""
 
@@ -80,6 +82,8 @@ class BatchPhase(StrEnum):
     """The store has started it; the pipeline is to be called."""
 
     RUNNING = "running"
+    """The pipeline runs."""
+
     CANCELLING = "cancelling"
     """Cancelled; its tasks may still write."""
 
@@ -90,6 +94,7 @@ class BatchPhase(StrEnum):
     """Nothing of it runs; the store has to know that it is discarded."""
 
     DISCARDING = "discarding"
+    """The store was told that it is discarded."""
 
 
 Asked: TypeAlias = type[object] | GroupRequest

@@ -60,7 +60,11 @@ class Outcome(StrEnum):
     """What became of a batch."""
 
     DONE = "done"
+    """Its finish was accepted; its output counts unless a reset undoes it."""
+
     DISCARDED = "discarded"
+    """Its member gave it up; nothing of it counts."""
+
     UNKNOWN = "unknown"
     """Its member vanished between start and finish."""
 
@@ -93,12 +97,20 @@ class RequestState(StrEnum):
     """Where a checkpoint request stands."""
 
     QUEUED = "queued"
+    """It waits for its checkpoint to be opened."""
+
     OPEN = "open"
+    """Its checkpoint is open."""
+
     ANSWERED = "answered"
+    """A complete checkpoint answers it."""
+
     SUPERSEDED = "superseded"
     """Its reason is gone (the region was stopped, its reset failed, a reset took its count back)."""
 
     REFUSED = "refused"
+    """Its checkpoint can't be exact, and an inexact one was not allowed."""
+
     ABORTED = "aborted"
     """Its checkpoint was not complete in time; the next ask opens a new one."""
 
@@ -113,38 +125,70 @@ class CheckpointState(StrEnum):
     """No batch starts; the drain deadline runs."""
 
     COMPLETE = "complete"
+    """It has one offset for every frozen partition, and is the restore point."""
+
     PUBLISHED = "published"
+    """The sinks show what belongs to it; downstream may read."""
+
     ABORTED = "aborted"
+    """The checkpoint was given up; its sequence is burnt."""
+
     RETIRED = "retired"
+    """Its offsets are forgotten; its digest and the answers to its requests stay."""
 
 
 class Committed(StrEnum):
     """Whether Kafka holds the offsets of a checkpoint."""
 
     PENDING = "pending"
+    """Members commit and read back."""
+
     YES = "yes"
+    """Kafka holds exactly its offsets."""
+
     NO = "no"
+    """Kafka does not hold them, or not in time."""
+
     SUPERSEDED = "superseded"
+    """A newer checkpoint, or a reset, took its place before that was known."""
 
 
 class ResetCause(StrEnum):
     """Why an epoch began."""
 
     START = "start"
+    """A person started or resumed the region."""
+
     PERSON = "person"
+    """A person chose where to go."""
+
     CLAIM = "claim"
     """A partition was claimed on which a batch of another member, or incarnation, will not be accepted any more."""
 
     BATCH_FAILED = "batch_failed"
+    """The pipeline raised."""
+
     BATCH_TIMEOUT = "batch_timeout"
+    """A batch took longer than `batch.timeout`."""
+
     BATCH_REFUSED = "batch_refused"
     """A started batch could not end: its claims had gone."""
 
     LEASE_LOST = "lease_lost"
+    """A participant that had started something lost its lease under an open checkpoint."""
+
     DOUBLE_CLAIM = "double_claim"
+    """Two members contributed one partition to a checkpoint."""
+
     ATTEMPT_EXPIRED = "attempt_expired"
+    """The attempt before was not done within `timeouts.reset`."""
+
     OUT_OF_RANGE = "out_of_range"
+    """A position is no longer in its log, and the policy is `earliest` or `latest`."""
+
     SPEC_CHANGED = "spec_changed"
+    """A changed spec took effect at a completed checkpoint; members restart there."""
+
     SINK_FAILED = "sink_failed"
     """A sink could not roll back, raise its fence or read its progress."""
 
@@ -159,7 +203,11 @@ class ResetState(StrEnum):
     """What became of one attempt."""
 
     RUNNING = "running"
+    """Members cancel, quiesce, claim and acknowledge."""
+
     DONE = "done"
+    """The region went on as its desired state says."""
+
     SUPERSEDED = "superseded"
     """A further attempt, or another reset, took its place."""
 
@@ -174,18 +222,32 @@ class PersonResetState(StrEnum):
     """Its checkpoint is queued or open."""
 
     STARTED = "started"
+    """Its reset runs."""
+
     DONE = "done"
+    """Its reset is done."""
+
     FAILED = "failed"
+    """It was given up; `failure` says why."""
 
 
 class HaltReason(StrEnum):
     """Why a region can't help itself."""
 
     FAILURES = "failures"
+    """`max_failures` is used up."""
+
     OUT_OF_RANGE = "out_of_range"
+    """A position is no longer in its log, and the policy is `fail`."""
+
     RESTORED = "restored"
+    """The store is older than what a member has already acted on."""
+
     FOREIGN_CONSUMER = "foreign_consumer"
+    """A foreign consumer is in a group, and the policy is `fail`."""
+
     OTHER_CLUSTER = "other_cluster"
+    """A group's address leads to another Kafka cluster than before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

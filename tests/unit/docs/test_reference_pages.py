@@ -40,11 +40,6 @@ def test_no_comment_begins_a_block_that_does_not_end() -> None:
         assert text.count("<!-- generated: ") == len(docs_pages.BLOCK.findall(text)), path
 
 
-def test_every_field_of_the_spec_is_explained_and_can_be_changed() -> None:
-    fields = docs_pages.spec_fields().items()
-    assert docs_pages.OTHER.keys() == {path for path, field in fields if field.another is None}
-
-
 def test_every_table_of_the_store_is_explained() -> None:
     listed = {name: keys for name, _, keys in docs_pages.checked_tables()["store-tables"]}
     assert listed == {f"`{name}`": ", ".join(f"`{k}`" for k in keys) for name, (_, keys) in STORED.items()}
