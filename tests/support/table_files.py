@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import deltalake
@@ -56,7 +55,7 @@ from airflow_kcr.sinks.iceberg.catalogs import NamedTable
 from airflow_kcr.sinks.iceberg.table import IcebergTable
 from airflow_kcr.sinks.kinds.tables import DeclaredOwnedTable
 from airflow_kcr.sinks.tables.labels import label_of
-from airflow_kcr.sinks.tables.owned import OwnedTable, folder_of
+from airflow_kcr.sinks.tables.owned import folder_of
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, LocalFolder, Record, RecordRewriter
@@ -140,94 +139,19 @@ class ParquetRewriter(RecordRewriter):
 # The tables, without anything of ours
 
 
-class Owned:
-    """A table of a person, as it is reached without our code."""
-
-    commit_point: ClassVar[tuple[type, str]]
-    """The method by which whatever commits to it does."""
-
-    errors: ClassVar[tuple[type[Exception], ...]]
-    """What a commit may raise of which it is unknown whether it was made."""
-
-    @abstractmethod
-    def create(self) -> None:
-        """Make it."""
-
-    @abstractmethod
-    def drop(self) -> None:
-        """Delete it, with what it has noted; its files stay."""
-
-    @abstractmethod
-    def location(self) -> str:
-        """Where it is."""
-
-    def here(self, uri: str) -> Path:
-        """Where a place of the table is on this machine."""
-        return Path(urlsplit(uri).path)
-
-    @abstractmethod
-    def version(self) -> object:
-        """What changes with each commit of anybody."""
-
-    @abstractmethod
-    def commits(self) -> list[Mapping[str, str]]:
-        """What the sink's commits say of themselves, oldest first."""
-
-    @abstractmethod
-    def rows(self, sequence: int | None = None) -> pa.Table:
-        """All rows, now or as they were with the commit that a checkpoint was published by."""
-
-    @abstractmethod
-    def at(self, version: TableVersion) -> pa.Table:
-        """All rows, as they were with a version that the store was told of."""
-
-    @abstractmethod
-    def paths(self) -> set[str]:
-        """The files that it has now."""
-
-    @abstractmethod
-    def append(self, rows: Mapping[str, list[Any]]) -> None:
-        """Add rows with these columns."""
-
-    @abstractmethod
-    def compact(self) -> None:
-        """Put all files together, as maintenance does."""
-
-    @abstractmethod
-    def restore(self, sequence: int) -> None:
-        """Go back to what it was with a checkpoint."""
-
-    @abstractmethod
-    def lose(self, column: str) -> None:
-        """Drop a column."""
-
-    @abstractmethod
-    def rename(self, column: str, name: str) -> None:
-        """Give a column another name."""
-
-    @abstractmethod
-    def add(self, column: str) -> None:
-        """Add a column of texts."""
-
-    @abstractmethod
-    def opened(self, target: FileTarget, folder: Folder) -> OwnedTable[Any]:
-        """The table as a process of a sink has it."""
-
-    @abstractmethod
-    def spec(self) -> dict[str, Any]:
-        """The fields of a spec that name it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warehouse(Owned):
+class Warehouse:
     """An Iceberg catalog with one table."""
 
     commit_point: ClassVar[tuple[type, str]] = (SqlCatalog, "commit_table")
+    """The method by which whatever commits to it does."""
+
     errors: ClassVar[tuple[type[Exception], ...]] = (
         CommitStateUnknownException,
         CommitFailedException,
         ConnectionError,
     )
+    """What a commit may raise of which it is unknown whether it was made."""
 
     root: Path
     uri: str
@@ -266,17 +190,21 @@ class Warehouse(Owned):
         """Where it is."""
         return self.table().location()
 
+    def here(self, uri: str) -> Path:
+        """Where a place of the table is on this machine."""
+        return Path(urlsplit(uri).path)
+
     def version(self) -> object:
-        """The place of its metadata."""
+        """What changes with each commit of anybody: the place of its metadata."""
         return self.table().metadata_location
 
     def commits(self) -> list[Mapping[str, str]]:
-        """The summaries of the sink's snapshots."""
+        """What the sink's commits say of themselves, oldest first: the summaries of its snapshots."""
         found = (s.summary.additional_properties for s in self.table().metadata.snapshots if s.summary is not None)
         return [told for told in found if any(name.startswith("kcr.") for name in told)]
 
     def rows(self, sequence: int | None = None) -> pa.Table:
-        """All rows."""
+        """All rows, now or as they were with the commit that a checkpoint was published by."""
         table = self.table()
         if sequence is None:
             return table.scan().to_arrow()
@@ -359,7 +287,7 @@ class HiveWarehouse(Warehouse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaFolder(Owned):
+class DeltaFolder:
     """A Delta table in a folder."""
 
     commit_point: ClassVar[tuple[type, str]] = (deltalake.DeltaTable, "create_write_transaction")
@@ -398,8 +326,12 @@ class DeltaFolder(Owned):
         """Where it is."""
         return self.uri
 
+    def here(self, uri: str) -> Path:
+        """Where a place of the table is on this machine."""
+        return Path(urlsplit(uri).path)
+
     def version(self) -> object:
-        """Its version."""
+        """What changes with each commit of anybody: its version."""
         return self.table().version()
 
     def history(self) -> list[tuple[int, Mapping[str, str]]]:
@@ -408,11 +340,11 @@ class DeltaFolder(Owned):
         return [(version, one) for version, one in reversed(told) if any(name.startswith("kcr.") for name in one)]
 
     def commits(self) -> list[Mapping[str, str]]:
-        """The user's metadata of the sink's commits."""
+        """What the sink's commits say of themselves, oldest first: the user's metadata."""
         return [told for _, told in self.history()]
 
     def rows(self, sequence: int | None = None) -> pa.Table:
-        """All rows."""
+        """All rows, now or as they were with the commit that a checkpoint was published by."""
         return pa.table(self.table(None if sequence is None else self.version_of(sequence)).scan().read_all())
 
     def at(self, version: TableVersion) -> pa.Table:
@@ -464,6 +396,10 @@ class DeltaFolder(Owned):
     def spec(self) -> dict[str, Any]:
         """The fields of a spec that name it."""
         return {"table": str(self.root)}
+
+
+Owned: TypeAlias = Warehouse | DeltaFolder
+"""A table of a person, as it is reached without our code."""
 
 
 def warehouse(root: Path, uri: str | None = None) -> Warehouse:
