@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 import psutil
 
 from airflow_kcr.embedded.jars import QUICK_START
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.values import MemberId
@@ -175,14 +175,15 @@ class Consumers:
 
     def until(self, condition: Callable[[], bool], what: str, within: float = 180.0) -> None:
         """Wait for a condition, or fail with what the tasks said; on the way no member may live twice."""
-        deadline = time.monotonic() + within
-        while not condition():
+
+        def is_so() -> bool:
             self.look()
-            if time.monotonic() > deadline:
-                said = "\n".join(f"--- {task.folder.name} {task.ended}\n{task.said()[-3000:]}" for task in self.tasks)
-                region = self.live.region()
-                raise AssertionError(f"not within {within} s: {what}; {region.state}, epoch {region.epoch}\n{said}")
-            time.sleep(0.1)  # a poll of a condition, with a deadline
+            return condition()
+
+        if not happened(is_so, within=within, pause=0.1):
+            said = "\n".join(f"--- {task.folder.name} {task.ended}\n{task.said()[-3000:]}" for task in self.tasks)
+            region = self.live.region()
+            raise AssertionError(f"not within {within} s: {what}; {region.state}, epoch {region.epoch}\n{said}")
 
     def until_hosting(self, task: Task, *indexes: int) -> None:
         """Wait until a task's application has its members registered, and the region runs."""

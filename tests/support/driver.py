@@ -111,6 +111,8 @@ class Driver:
         delivery: of that group.
         rules: the whole rules, for anything else.
         transactions: another store than the one in memory; its clock is then its own business.
+
+    What a verb is given as `region` was just read, so that it isn't read once more.
     """
 
     partitions: int = 4
@@ -190,24 +192,19 @@ class Driver:
         """The ledger."""
         return tuple(self.store.batches(self.name))
 
-    def claims(self, member: MemberId) -> dict[GroupPartition, rows.Claim]:
+    def claims(self, member: MemberId, region: Region | None = None) -> dict[GroupPartition, rows.Claim]:
         """Return what a member holds now, in this epoch and by its present process."""
-        return self._claims(self.held, member)
-
-    def _claims(self, region: Region, member: MemberId) -> dict[GroupPartition, rows.Claim]:
-        process = self.processes[member]
+        region, process = region or self.held, self.processes[member]
         return {
             p: c
             for p, c in region.claims.items()
             if (c.owner, c.incarnation, c.epoch) == (member, process.incarnation, region.epoch)
         }
 
-    def caller(self, member: MemberId) -> commands.Caller:
+    def caller(self, member: MemberId, region: Region | None = None) -> commands.Caller:
         """Return a member's way to say who it is, in the present epoch."""
-        return self._caller(self.held, member)
-
-    def _caller(self, region: Region, member: MemberId) -> commands.Caller:
-        return commands.Caller(member=member, incarnation=self.processes[member].incarnation, epoch=region.epoch)
+        epoch = (region or self.held).epoch
+        return commands.Caller(member=member, incarnation=self.processes[member].incarnation, epoch=epoch)
 
     def handle(self, command: commands.Command[A]) -> A:
         """Have the store handle a command."""
@@ -263,7 +260,7 @@ class Driver:
             logs = sorted(p for p in self.logs if p.group == group)
             for place, member in enumerate(members):
                 own = logs[place * len(logs) // len(members) : (place + 1) * len(logs) // len(members)]
-                self._claim(region, member, own)
+                self.claim(member, own, region=region)
 
     def insist(self, member: MemberId, partitions: Iterable[GroupPartition] | None = None) -> None:
         """Claim as a member does that has been refused for as long as a batch of another may take."""
@@ -275,19 +272,10 @@ class Driver:
         partitions: Iterable[GroupPartition] | None = None,
         *,
         waited: timedelta = timedelta(0),
+        region: Region | None = None,
     ) -> None:
         """Claim a set of partitions, which Kafka has just assigned; without one, the last assignment again."""
-        self._claim(self.held, member, partitions, waited=waited)
-
-    def _claim(
-        self,
-        region: Region,
-        member: MemberId,
-        partitions: Iterable[GroupPartition] | None,
-        *,
-        waited: timedelta = timedelta(0),
-    ) -> None:
-        process, initial = self.processes[member], region.initial
+        process, initial = self.processes[member], (region or self.held).initial
         if partitions is not None:
             process.assigned = tuple(partitions)
         process.assignments += 1
@@ -307,11 +295,9 @@ class Driver:
         )
         self.handle(proposal)
 
-    def answer(self, member: MemberId) -> None:
+    def answer(self, member: MemberId, region: Region | None = None) -> Region:
         """Answer a member's open seek entries: from the sink's progress, otherwise with the log's start."""
-        self._answer(self.held, member)
-
-    def _answer(self, region: Region, member: MemberId) -> Region:
+        region = region or self.held
         found: dict[GroupPartition, commands.Found] = {}
         for partition, target in open_targets(region, member).items():
             if target.source is not SeekSource.SINK_PROGRESS:
@@ -321,15 +307,11 @@ class Driver:
             found[partition] = commands.Found(offset=offset if timeline == region.timeline else None)
         if not found:
             return region
-        return self.handle(commands.AnswerEntries(caller=self._caller(region, member), found=found))
+        return self.handle(commands.AnswerEntries(caller=self.caller(member, region), found=found))
 
-    def acknowledge(self, member: MemberId) -> None:
+    def acknowledge(self, member: MemberId, region: Region | None = None) -> None:
         """Acknowledge the running reset, its open entries answered first."""
-        self._acknowledge(self.held, member)
-
-    def _acknowledge(self, region: Region, member: MemberId) -> None:
-        region = self._answer(region, member)
-        self.handle(commands.Acknowledge(caller=self._caller(region, member)))
+        self.handle(commands.Acknowledge(caller=self.caller(member, self.answer(member, region))))
 
     def finish_reset(self) -> None:
         """Let every process do its part of a running reset, and publish what has to be."""
@@ -339,11 +321,11 @@ class Driver:
             if region.reset is None:
                 return
             if region.members[member].claimed != region.epoch:
-                self._claim(region, member, None)
+                self.claim(member, region=region)
                 region = self.held
         for member in sorted(self.processes):
             if region.reset is not None:
-                self._acknowledge(region, member)
+                self.acknowledge(member, region)
                 region = self.held
 
     def find_stranger(self) -> None:
@@ -414,13 +396,13 @@ class Driver:
     def _start_batch(
         self, region: Region, member: MemberId, width: int, partitions: Iterable[GroupPartition] | None = None
     ) -> rows.Batch:
-        held = self._claims(region, member)
+        held = self.claims(member, region)
         ranges: dict[GroupPartition, Range] = {}
         for partition in held if partitions is None else partitions:
             place = held[partition].position
             if place is not None and place < self.logs[partition].end:
                 ranges[partition] = Range(place, Offset(min(place + width, self.logs[partition].end)))
-        return self.handle(self._batch_of(region, member, ranges, self._fresh("batch")))
+        return self.handle(self.batch_of(member, ranges, self._fresh("batch"), region))
 
     def start_ranges(self, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> BatchId:
         """Start a batch of exactly these ranges."""
@@ -429,15 +411,14 @@ class Driver:
         return request.batch
 
     def batch_of(
-        self, member: MemberId, ranges: Mapping[GroupPartition, Range], batch: str = "b"
+        self,
+        member: MemberId,
+        ranges: Mapping[GroupPartition, Range],
+        batch: str = "b",
+        region: Region | None = None,
     ) -> commands.StartBatch:
         """Return what a member asks for to start a batch of exactly these ranges."""
-        return self._batch_of(self.held, member, ranges, batch)
-
-    def _batch_of(
-        self, region: Region, member: MemberId, ranges: Mapping[GroupPartition, Range], batch: str
-    ) -> commands.StartBatch:
-        caller = self._caller(region, member)
+        caller = self.caller(member, region)
         return commands.StartBatch(
             batch=BatchId(batch), member=member, incarnation=caller.incarnation, epoch=caller.epoch, ranges=ranges
         )
@@ -506,13 +487,11 @@ class Driver:
         """Contribute a member's positions to the open checkpoint."""
         self.handle(self.part_of(member))
 
-    def part_of(self, member: MemberId) -> commands.Contribute:
+    def part_of(self, member: MemberId, region: Region | None = None) -> commands.Contribute:
         """Return what a member has to contribute to the open checkpoint."""
-        return self._part_of(self.held, member)
-
-    def _part_of(self, region: Region, member: MemberId) -> commands.Contribute:
-        caller = self._caller(region, member)
-        offsets = {p: c.position for p, c in self._claims(region, member).items() if c.position is not None}
+        region = region or self.held
+        caller = self.caller(member, region)
+        offsets = {p: c.position for p, c in self.claims(member, region).items() if c.position is not None}
         return commands.Contribute(
             sequence=region.open_checkpoint or CheckpointNumber(0),
             member=member,
@@ -530,7 +509,7 @@ class Driver:
             raise AssertionError("no checkpoint is open")
         for member in sorted(self.processes):
             if region.open_checkpoint == sequence:
-                self.handle(self._part_of(region, member))
+                self.handle(self.part_of(member, region))
                 region = self.held
         return sequence
 
@@ -541,15 +520,16 @@ class Driver:
                 report = commands.ReportPublished(sequence=sequence, member=self.member(0), tables=tables)
                 self.store.handle(self.name, report if tables else commands.PublishCheckpoint(sequence=sequence))
 
-    def read_back(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
-        """Store what Kafka answered to a member's commit of the restore point; by default, what it was told."""
-        self._read_back(self.held, member, offsets)
-
-    def _read_back(
-        self, region: Region, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None
+    def read_back(
+        self,
+        member: MemberId,
+        offsets: Mapping[GroupPartition, Offset] | None = None,
+        region: Region | None = None,
     ) -> Region:
+        """Store what Kafka answered to a member's commit of the restore point; by default, what it was told."""
+        region = region or self.held
         restore_point = region.restore_sequence or CheckpointNumber(0)
-        held = self._claims(region, member)
+        held = self.claims(member, region)
         told = region.offsets.get(restore_point, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
         return self.handle(
             commands.ReportReadBack(
@@ -565,7 +545,7 @@ class Driver:
         region = self.held
         for member in sorted(self.processes):
             if region.restore_sequence == sequence:
-                region = self._read_back(region, member)
+                region = self.read_back(member, region=region)
         return sequence
 
     # -- resets --------------------------------------------------------------------------------------------------

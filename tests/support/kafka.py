@@ -195,21 +195,18 @@ class Kafka:
         }
 
     def _described(self, name: str) -> TopicDescription | None:
-        found: list[TopicDescription | None] = []
+        asked = TopicCollection([name])
 
-        def asked() -> bool:
+        def answer() -> TopicDescription | None:
             try:
-                found.append(
-                    self.admin.describe_topics(TopicCollection([name]), request_timeout=3)[name].result(WITHIN)
-                )
+                found: TopicDescription = self.admin.describe_topics(asked, request_timeout=3)[name].result(WITHIN)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    return False
-                found.append(None)
-            return True
+                    raise
+                return None
+            return found
 
-        self._wait(asked, f"an answer about topic {name}")
-        return found[0]
+        return self._told(answer, f"an answer about topic {name}")
 
     def _offsets(self, topic: str, wanted: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(topic, number): wanted for number in range(self.partitions(topic))}

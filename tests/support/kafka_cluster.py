@@ -6,14 +6,13 @@ one of them may fail.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from airflow_kcr.embedded.jars import KAFKA_BROKER, resolve
-from airflow_kcr.embedded.processes import Launch, free_port, together
+from airflow_kcr.embedded.processes import Launch, free_port, remembered, started, together
 from airflow_kcr.embedded.servers import Broker, new_cluster_id, write_settings
 from airflow_kcr.errors import ConfigurationError
 from tests.support.tied import Breakable, start_tied
@@ -91,36 +90,27 @@ def start_cluster(
     for broker in cluster.brokers:
         own = _listeners(broker, controllers, sasl_users or {}) | _copies(brokers)
         write_settings(broker.folder, {**MORE_SETTINGS, **own, **(settings or {})})
-    try:
-        cluster.start()
-    except BaseException:
-        cluster.stop()
-        raise
+    started(cluster.start, cluster.stop)
     return cluster
 
 
 def _planned(folder: Path, brokers: int, launch: Launch) -> tuple[ClusterBroker, ...]:
     """The brokers of the folder, as they were when it was new: a node id, its ports and its data belong together."""
-    plan = folder / "cluster.json"
-    if not plan.exists():
-        controllers = range(1, brokers + 1) if brokers == LARGEST_SET else range(1, 2)
-        cluster_id = new_cluster_id()
-        nodes = [
-            {
-                "node_id": node,
-                "port": free_port(),
-                "sasl_port": free_port(),
-                "controller_port": free_port() if node in controllers else None,
-                "cluster_id": cluster_id,
-            }
-            for node in range(1, brokers + 1)
-        ]
-        folder.mkdir(parents=True, exist_ok=True)
-        plan.write_text(json.dumps(nodes))
-    found = json.loads(plan.read_text())
+    controllers = range(1, brokers + 1) if brokers == LARGEST_SET else range(1, 2)
+
+    def planned(node: int) -> dict[str, int | None]:
+        controller_port = free_port() if node in controllers else None
+        return {"node_id": node, "port": free_port(), "sasl_port": free_port(), "controller_port": controller_port}
+
+    known = remembered(
+        folder / "cluster.json",
+        lambda: {"cluster_id": new_cluster_id(), "nodes": [planned(node) for node in range(1, brokers + 1)]},
+    )
+    found = known["nodes"]
     if len(found) != brokers:
         raise ConfigurationError(f"{folder} has a set of {len(found)} broker(s), not of {brokers}: use another folder")
-    return tuple(ClusterBroker(**node, folder=folder / f"broker-{node['node_id']}", launch=launch) for node in found)
+    own = {"cluster_id": known["cluster_id"], "launch": launch}
+    return tuple(ClusterBroker(**node, **own, folder=folder / f"broker-{node['node_id']}") for node in found)
 
 
 def _listeners(broker: ClusterBroker, controllers: Mapping[int, int], users: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.regions import connect, store_url
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol.region import commands
 from airflow_kcr.protocol.region.events import Event
@@ -241,18 +241,13 @@ class Live:
 
     def until(self, condition: Callable[[], bool], what: str, within: float = 60.0) -> None:
         """Wait for a condition, or fail saying what did not happen, and what the processes said."""
-        deadline = time.monotonic() + within
-        while not condition():
-            if time.monotonic() > deadline:
-                region = self.region()
-                said = "\n".join(
-                    f"--- {p.process.pid} ({p.process.poll()})\n{p.said()[-3000:]}" for p in self.processes
-                )
-                raise AssertionError(
-                    f"not within {within} s: {what}; the region is {region.state}, epoch {region.epoch}, "
-                    f"halt {region.halt}\n{said}"
-                )
-            time.sleep(POLL_PERIOD)  # a poll of a condition, with a deadline
+        if not happened(condition, within=within, pause=POLL_PERIOD):
+            region = self.region()
+            said = "\n".join(f"--- {p.process.pid} ({p.process.poll()})\n{p.said()[-3000:]}" for p in self.processes)
+            raise AssertionError(
+                f"not within {within} s: {what}; the region is {region.state}, epoch {region.epoch}, "
+                f"halt {region.halt}\n{said}"
+            )
 
     def until_running(self, within: float = 60.0) -> None:
         """Wait until the region runs."""

@@ -6,7 +6,6 @@ What decides is real: the store in memory under the real verbs. Only what would 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BatchCancelled, KcrError, StoreUnavailable
 from airflow_kcr.ports import BatchCall, BatchReport, CommitAnswer, CommittedOffset, MembershipListener, always
 from airflow_kcr.protocol.member.messages import ResetSinks
@@ -77,11 +77,8 @@ def records(number: int, *, at: datetime = NOON) -> Log:
 
 def eventually(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
     """Wait until a condition holds; fail with `what` was waited for."""
-    deadline, pause = time.monotonic() + seconds, threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {seconds} seconds")
-        pause.wait(0.002)
+    if not happened(condition, within=seconds, pause=0.002):
+        raise AssertionError(f"{what}: not within {seconds} seconds")
 
 
 class Hands:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -27,12 +29,7 @@ def application_settings(cluster: StandaloneCluster) -> dict[str, str]:
 
 def executors(cluster: StandaloneCluster) -> tuple[int, ...]:
     """Return the pids of the executors that run now."""
-    return tuple(
-        process.pid
-        for worker in cluster.children[1:]
-        for process in _descendants(worker.pid)
-        if EXECUTOR_CLASS in _command_line(process)
-    )
+    return tuple(pid for worker in cluster.children[1:] for pid in java_below(worker.pid, EXECUTOR_CLASS))
 
 
 def kill_executor(cluster: StandaloneCluster) -> int:
@@ -42,15 +39,13 @@ def kill_executor(cluster: StandaloneCluster) -> int:
     return pid
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _command_line(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return []
+def java_below(pid: int, main: str) -> list[int]:
+    """Return the Java processes below a process that run a class; not the shells around them."""
+    found: list[int] = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                line = child.cmdline()
+                if main in line and Path(line[0]).name == "java":
+                    found.append(child.pid)
+    return found

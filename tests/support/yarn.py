@@ -12,17 +12,16 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
 from xml.sax.saxutils import escape
 
-import psutil
-
 from airflow_kcr.embedded.jars import QUICK_START, JarSet, java, pyspark_jars, resolve
 from airflow_kcr.embedded.processes import Program, ServiceProcess, free_port
 from airflow_kcr.embedded.servers import spark_environment
+from tests.support.spark_executors import java_below
 from tests.support.tied import start_tied
 
 RESOURCE_MANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
@@ -115,7 +114,8 @@ class YarnCluster:
             if child is not None:
                 child.stop()
         for pid in left:
-            _kill(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def final_status(self, application: str) -> str | None:
         """Return how an application ended, SUCCEEDED, FAILED or KILLED, by the summary in the log; None: it has not."""
@@ -140,21 +140,7 @@ class YarnCluster:
 
     def processes(self, main: str) -> list[int]:
         """Return the Java processes of the containers that run a class; not the shells around them."""
-        if self.node is None:
-            return []
-        try:
-            children = psutil.Process(self.node.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-        found = []
-        for child in children:
-            try:
-                line = child.cmdline()
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-            if main in line and Path(line[0]).name == "java":
-                found.append(child.pid)
-        return found
+        return [] if self.node is None else java_below(self.node.pid, main)
 
     def said(self, application: str) -> str:
         """What the containers of an application wrote, with the scripts that started them."""
@@ -255,10 +241,3 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
         for name, value in settings.items()
     )
     file.write_text(f"<configuration>\n{rows}</configuration>\n")
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
