@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -147,6 +148,7 @@ def drawn(world: World) -> Shape:
     members = random.choice((1, 2, 2, 3, 3, 4))
     by_count = members == 1 and random.random() < 0.5
     idle = _idle(world)
+    loses_at, found = _moment(world, "lost", 1 / 6, 4.0, FAULTS_END - 8.0), _moment(world, "found", 0.5, 1.0, 18.0)
     first = GroupShape(
         members=members,
         partitions=random.choice((1, 2, 3, 4, 5)),
@@ -162,10 +164,10 @@ def drawn(world: World) -> Shape:
         catchup=random.random() < 0.3,
         faults=random.randint(0, 7),
         idle=idle,
-        loses_at=_loses_at(world),
-        finds_at=_finds_at(world),
-        runs_at=_runs_at(world),
-        recomputes_at=_recomputes_at(world),
+        loses_at=loses_at,
+        finds_at=loses_at + found if loses_at and found else 0.0,
+        runs_at=_moment(world, "runs", 0.25, 2.0, FAULTS_END - 20.0),
+        recomputes_at=_moment(world, "recomputes", 1 / 3, 6.0, FAULTS_END - 2.0),
         specs=_specs(world),
         clusters=_clusters(world) if others else (),
     )
@@ -204,29 +206,13 @@ def _holding(world: World, group: GroupShape) -> GroupShape:
     return replace(group, holds_output=holds)
 
 
-def _loses_at(world: World) -> float:
-    """Draw when a partition is lost, in a sixth of the regions, by chance of its own: other draws stay as they are."""
-    random = Random(f"lost {world.seed}")
-    return random.uniform(4.0, FAULTS_END - 8.0) if random.random() < 1 / 6 else 0.0
+def _moment(world: World, name: str, chance: float, first: float, last: float) -> float:
+    """Draw when something happens that has a name, in a share of the regions, by chance of its own; 0: it does not.
 
-
-def _finds_at(world: World) -> float:
-    """Draw when it is there again, in half of these regions, by chance of its own."""
-    random = Random(f"found {world.seed}")
-    loses_at = _loses_at(world)
-    return loses_at + random.uniform(1.0, 18.0) if loses_at and random.random() < 0.5 else 0.0
-
-
-def _runs_at(world: World) -> float:
-    """Draw when the region rests between runs, in a quarter of the regions, by chance of its own."""
-    random = Random(f"runs {world.seed}")
-    return random.uniform(2.0, FAULTS_END - 20.0) if random.random() < 0.25 else 0.0
-
-
-def _recomputes_at(world: World) -> float:
-    """Draw when a checkpoint is recomputed, in a third of the regions, by chance of its own."""
-    random = Random(f"recomputes {world.seed}")
-    return random.uniform(6.0, FAULTS_END - 2.0) if random.random() < 1 / 3 else 0.0
+    Other draws stay as they are.
+    """
+    random = Random(f"{name} {world.seed}")
+    return random.uniform(first, last) if random.random() < chance else 0.0
 
 
 def _others(world: World) -> tuple[GroupShape, ...]:
@@ -457,12 +443,12 @@ class Simulation:
         self.store.handle(NAME, DeclareRegion(spec=spec, region_id=RegionId("the only one")))
         self.store.handle(NAME, START)
         for member in self.members:
-            self.world.after(self.world.random.uniform(0, 6), lambda m=member: self.launch(m))  # type: ignore[misc]
+            self.world.after(self.world.random.uniform(0, 6), partial(self.launch, member))
         self._produce()
         self._ask()
         for _ in range(self.shape.faults):
             fault = self.world.random.choice(FAULTS)
-            self.world.after(self.world.random.uniform(2, FAULTS_END - 5), lambda f=fault: self._fault(f))  # type: ignore[misc]
+            self.world.after(self.world.random.uniform(2, FAULTS_END - 5), partial(self._fault, fault))
         self._draw_apart()
         watch = Watch(self)
         while self.world.now < FAULTS_END:
@@ -485,22 +471,18 @@ class Simulation:
 
     def _draw_apart(self) -> None:
         """Have happen what the shape says beside the faults."""
-        if self.shape.idle[1]:
-            self.world.after(self.shape.idle[1] - 8.0, lambda: self._fault(reset_to_equal_ones))
-        if self.shape.loses_at:
-            self.world.after(self.shape.loses_at, lambda: self._fault(lost_while_down))
-        if self.shape.finds_at:
-            self.world.after(self.shape.finds_at, lambda: self._fault(found_again))
-        if self.shape.runs_at:
-            self.world.after(self.shape.runs_at, lambda: self._fault(two_runs))
-        if self.shape.recomputes_at:
-            self.world.after(self.shape.recomputes_at, lambda: self._fault(recomputed))
-        for at, name in self.shape.clusters:
-            (of_one,) = (one for one in OF_ONE if one.__name__ == name)
-            self.world.after(at, lambda f=of_one: self._fault(f))  # type: ignore[misc]
-        for at, name in self.shape.specs:
-            (fault,) = (one for one in OF_SPECS if one.__name__ == name)
-            self.world.after(at, lambda f=fault: self._fault(f))  # type: ignore[misc]
+        shape, named = self.shape, {fault.__name__: fault for fault in (*OF_ONE, *OF_SPECS)}
+        moments: list[tuple[float, Callable[[Simulation], None]]] = [
+            (shape.idle[1] and shape.idle[1] - 8.0, reset_to_equal_ones),
+            (shape.loses_at, lost_while_down),
+            (shape.finds_at, found_again),
+            (shape.runs_at, two_runs),
+            (shape.recomputes_at, recomputed),
+            *((at, named[name]) for at, name in (*shape.clusters, *shape.specs)),
+        ]
+        for at, fault in moments:
+            if at:
+                self.world.after(at, partial(self._fault, fault))
 
     def _fault(self, fault: Callable[[Simulation], None]) -> None:
         self.faults.append(fault.__name__)
