@@ -13,6 +13,8 @@ from enum import Enum
 
 from sqlalchemy.engine import URL, make_url
 
+from tests.support.endpoint import Relay, shut
+
 
 class Break(Enum):
     """Where the next COMMIT is lost."""
@@ -21,7 +23,7 @@ class Break(Enum):
     AFTER = "after the server got it"
 
 
-class BreakingProxy:
+class BreakingProxy(Relay):
     """Passes connections on to a server.
 
     Args:
@@ -31,8 +33,6 @@ class BreakingProxy:
 
     def __init__(self, target: int | str, port: int = 0) -> None:
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self.port: int = self._listener.getsockname()[1]
         self._passes = threading.Event()
         self._passes.set()
         self._refuses = False
@@ -40,7 +40,7 @@ class BreakingProxy:
         self.breaks = 0
         self._ends: set[socket.socket] = set()
         self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(port)
 
     def break_next(self, broken: Break) -> None:
         """Lose the next COMMIT, of whichever connection."""
@@ -62,22 +62,15 @@ class BreakingProxy:
 
     def close(self) -> None:
         """Close everything; no client is let in any more."""
-        _shut(self._listener)  # closed alone, it would take one more: who waits in accept keeps it open
-        self._listener.close()
+        super().close()
         self._passes.set()
         self._end_all()
 
     def _end_all(self) -> None:
         with self._lock:
             for end in self._ends:
-                _shut(end)
+                shut(end)
             self._ends.clear()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         self._passes.wait()
@@ -107,14 +100,14 @@ class BreakingProxy:
                         _drain(server)
                     break
                 server.sendall(data)
-        _shut(server)
+        shut(server)
 
     def _answers(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):
             while data := server.recv(65536):
                 self._passes.wait()
                 client.sendall(data)
-        _shut(client)
+        shut(client)
 
 
 def _drain(server: socket.socket) -> None:
@@ -123,11 +116,6 @@ def _drain(server: socket.socket) -> None:
         server.sendall(b"X\0\0\0\4")
         while server.recv(65536):
             pass
-
-
-def _shut(held: socket.socket) -> None:
-    with suppress(OSError):
-        held.shutdown(socket.SHUT_RDWR)
 
 
 class Way:

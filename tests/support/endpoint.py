@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseServer
@@ -103,3 +106,37 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
+
+
+class Relay(ABC):
+    """Takes connections at a port of the loopback address, each in a thread of its own, until it is closed.
+
+    Args:
+        port: where it listens; 0: anywhere.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @abstractmethod
+    def _serve(self, client: socket.socket) -> None:
+        """Talk with a client."""
+
+    def close(self) -> None:
+        """Let no client in any more."""
+        shut(self._listener)  # closed alone, it would take one more: who waits in accept keeps it open
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+
+def shut(held: socket.socket) -> None:
+    """End a connection for both ends; who waits for it hears that."""
+    with suppress(OSError):
+        held.shutdown(socket.SHUT_RDWR)

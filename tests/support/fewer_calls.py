@@ -17,6 +17,7 @@ from typing import Final
 
 from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.embedded.servers import new_cluster_id, start_broker
+from tests.support.endpoint import Relay, shut
 from tests.support.kafka import Kafka
 from tests.support.tied import start_tied
 
@@ -45,25 +46,12 @@ _FLEXIBLE: Final = 3
 _ENTRY: Final = struct.Struct(">hhh")
 
 
-class _Proxy:
+class _Proxy(Relay):
     """Passes connections on to a broker of the loopback address."""
 
     def __init__(self, calls: Mapping[int, int], target: int) -> None:
         self._calls, self._target = calls, target
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+        super().__init__()
 
     def _serve(self, client: socket.socket) -> None:
         asked: dict[int, int] = {}
@@ -84,8 +72,7 @@ class _Proxy:
                 if call == _API_VERSIONS:
                     asked[number] = version
                 _send(broker, request)
-        with suppress(OSError):
-            broker.shutdown(socket.SHUT_RDWR)
+        shut(broker)
 
     def _fewer(self, body: bytes, version: int) -> bytes:
         """Return the answer to `ApiVersions` without what is not announced: error, calls, throttle time, tags."""

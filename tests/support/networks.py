@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from tests.support.endpoint import Relay, shut
 from tests.support.kafka_cluster import ClusterBroker
 
 LOOKS_EVERY: Final = 0.1
@@ -47,12 +48,11 @@ class _Connection:
     def close(self) -> None:
         self.closed = True
         for end in (self.client, self.server):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+            shut(end)
             end.close()
 
 
-class Box:
+class Box(Relay):
     """Passes connections on, and forgets each that was idle for too long, as load balancers and NAT gateways do.
 
     Args:
@@ -63,13 +63,11 @@ class Box:
 
     def __init__(self, target: int, forgetting: Forgetting, idle: float) -> None:
         self._target, self._forgetting, self._idle = target, forgetting, idle
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
         self.forgot = 0
         self._connections: list[_Connection] = []
         self._over = threading.Event()
-        for work in (self._accept, self._forget):
-            threading.Thread(target=work, daemon=True).start()
+        super().__init__()
+        threading.Thread(target=self._forget, daemon=True).start()
 
     @property
     def passing(self) -> int:
@@ -79,25 +77,20 @@ class Box:
     def close(self) -> None:
         """Let no client through any more."""
         self._over.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        super().close()
         for one in self._connections:
             one.close()
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                try:
-                    server = socket.create_connection(("127.0.0.1", self._target))
-                except OSError:
-                    client.close()
-                    continue
-                one = _Connection(client, server)
-                self._connections.append(one)
-                for ends in ((client, server), (server, client)):
-                    threading.Thread(target=one.pass_on, args=ends, daemon=True).start()
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            client.close()
+            return
+        one = _Connection(client, server)
+        self._connections.append(one)
+        threading.Thread(target=one.pass_on, args=(server, client), daemon=True).start()
+        one.pass_on(client, server)
 
     def _forget(self) -> None:
         while not self._over.wait(LOOKS_EVERY):
