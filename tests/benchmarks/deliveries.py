@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final
 
 from confluent_kafka import ConsumerGroupState
 
+from airflow_kcr.embedded.processes import happened
 from tests.support.kafka import WITHIN, Kafka
 
 TOP: Final = Path(__file__).parents[2]
@@ -45,12 +45,13 @@ class Deliveries:
 
     def until(self, wanted: Mapping[int, int]) -> None:
         """Wait until each of these partitions has delivered a record at or beyond its offset."""
-        deadline = time.monotonic() + PATIENCE
-        while any(self.furthest.get(partition, -1) < offset for partition, offset in wanted.items()):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not within {PATIENCE:g} s: {wanted}; delivered until {self.furthest}")
-            time.sleep(POLL_PERIOD)  # a poll of a condition, with a deadline
+
+        def delivered() -> bool:
             self._look()
+            return all(self.furthest.get(partition, -1) >= offset for partition, offset in wanted.items())
+
+        if not happened(delivered, within=PATIENCE, pause=POLL_PERIOD):
+            raise AssertionError(f"not within {PATIENCE:g} s: {wanted}; delivered until {self.furthest}")
 
     def _look(self) -> None:
         for path in self.files():
@@ -131,14 +132,14 @@ class Bare:
 
     def until_empty(self) -> None:
         """Wait until Kafka's tool may touch the group: of static members that is at the end of their sessions."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            found = self.kafka.admin.describe_consumer_groups([self.group])[self.group].result(WITHIN)
-            if found.state == ConsumerGroupState.EMPTY:
-                return
-            if time.monotonic() > deadline:
-                raise AssertionError(f"group {self.group} is {found.state} after {PATIENCE:g} s")
-            time.sleep(POLL_PERIOD)  # a poll of a condition, with a deadline
+
+        def state() -> ConsumerGroupState:
+            described = self.kafka.admin.describe_consumer_groups([self.group])
+            found: ConsumerGroupState = described[self.group].result(WITHIN).state
+            return found
+
+        if not happened(lambda: state() == ConsumerGroupState.EMPTY, within=PATIENCE, pause=POLL_PERIOD):
+            raise AssertionError(f"group {self.group} is {state()} after {PATIENCE:g} s")
 
     def _output(self, index: int) -> Path:
         return self.folder / f"{self.group}-{index}.jsonl"

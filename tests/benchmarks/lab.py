@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, preparing
 from airflow_kcr.driver.member_pool import MemberPool
 from airflow_kcr.driver.parts import StartFailures
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from tests.support.kafka import Kafka
 
 PARTITIONS: Final = 6
-POLL_PERIOD: Final = 0.02
 WITHIN: Final = 300.0
 
 
@@ -77,12 +76,9 @@ class Hosted:
 
     def until(self, condition: Callable[[], bool], what: str, within: float = WITHIN) -> None:
         """Wait for a condition, and fail where a member has ended instead."""
-        deadline = time.monotonic() + within
-        while not condition():
-            ends = self.member_pool.ends()
-            if ends or time.monotonic() > deadline:
-                raise AssertionError(f"not within {within:g} s: {what}; ended: {ends}")
-            time.sleep(POLL_PERIOD)  # a poll of a condition, with a deadline
+        happened(lambda: condition() or bool(self.member_pool.ends()), within=within)
+        if not condition():
+            raise AssertionError(f"not within {within:g} s: {what}; ended: {self.member_pool.ends()}")
 
     def until_consumed(self) -> None:
         """Wait until every record of the topic was in an accepted batch."""

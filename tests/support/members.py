@@ -427,19 +427,30 @@ Lend: TypeAlias = Callable[..., AbstractContextManager[Live]]
 
 
 @contextmanager
-def named(kafka: Kafka, url: str, spec: RegionSpec, folder: Path) -> Iterator[Live]:
+def named(
+    kafka: Kafka, url: str, spec: RegionSpec, folder: Path, hosting: str = "tests.support.member_process"
+) -> Iterator[Live]:
     """Lend a started region of one group whose names a test has chosen; at the end every process is ended.
 
     Args:
         kafka: the broker, with the region's one topic.
         url: of the store.
-        spec: of the region; its pipeline is never called.
+        spec: of the region; its pipeline is called where members run on Spark.
         folder: for what the processes leave.
+        hosting: the module that processes with members run.
     """
     (group,) = spec.groups
     (topic,) = group.topics
     store, name = started(url, spec), RegionName(spec.region)
-    with Live(
-        kafka=kafka, store=store, url=url, name=name, group=group.group_id, topic=topic, folder=folder
-    ).ended() as one:
+    one = Live(
+        kafka=kafka,
+        store=store,
+        url=url,
+        name=name,
+        group=group.group_id,
+        topic=topic,
+        folder=folder,
+        hosting=hosting,
+    )
+    with one.ended():
         yield one
