@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    do_GET = do_HEAD = do_POST = _do
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _do
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

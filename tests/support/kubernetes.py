@@ -19,16 +19,16 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from tests.support import endpoint
 from tests.support.certificates import authority
+from tests.support.endpoint import Answer, Endpoint
 
 Json: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[str, str, str]
@@ -69,14 +69,9 @@ class Request(NamedTuple):
 
 @dataclass(slots=True)
 class ApiServer:
-    """The server, with what it stores: an object is never changed, but replaced.
+    """The server, with what it stores: an object is never changed, but replaced."""
 
-    Args:
-        port: a free one.
-    """
-
-    port: int
-    host: str = "127.0.0.1"
+    host: ClassVar[str] = "127.0.0.1"
     certificate: str = ""
     """The authority to trust, as PEM."""
 
@@ -88,7 +83,13 @@ class ApiServer:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     _tokens: dict[str, str] = field(default_factory=dict, repr=False)
-    _server: ThreadingHTTPServer | None = None
+    _server: Endpoint | None = None
+
+    @property
+    def port(self) -> int:
+        """Where it answers."""
+        assert self._server is not None
+        return int(self._server.server_address[1])
 
     @property
     def address(self) -> str:
@@ -98,20 +99,19 @@ class ApiServer:
     def start(self, folder: Path) -> None:
         """Answer from now on; the folder is for the certificate's files."""
         trusted = authority("kubernetes")
-        own = trusted.sign("kube-apiserver", self.host)
+        own = trusted.sign("kube-apiserver")
         self.certificate = trusted.pem
         (folder / "server.pem").write_text(own.key + own.certificate)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "server.pem")
-        self._server = _Server((self.host, self.port), partial(_Handler, self))
+        self._server = Endpoint(self._answer)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        threading.Thread(target=self._server.serve_forever, name="API server", daemon=True).start()
+        self._server.__enter__()
 
     def stop(self) -> None:
         """Answer no more."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.__exit__()
 
     # -- what is stored ------------------------------------------------------------------------------------------
 
@@ -204,6 +204,66 @@ class ApiServer:
         """Return the requests that a role or a missing token refused."""
         return [one for one in self.requests if one.code in (401, 403)]
 
+    # -- over HTTP -----------------------------------------------------------------------------------------------
+
+    def _answer(self, request: endpoint.Request) -> Answer:
+        url = urlsplit(request.path)
+        query = {key: values[-1] for key, values in parse_qs(url.query).items()}
+        user, verb, code = "", request.method.lower(), 200
+        try:
+            user = self.user_of(request.headers.get("Authorization", ""))
+            if url.path == "/version":
+                return _json(200, {"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
+            path = _PATH.fullmatch(url.path)
+            if path is None or _KINDS.get(path["plural"], ("?", ""))[0] != (path["group"] or ""):
+                raise Refusal(404, "NotFound", "the server could not find the requested resource")
+            verb = _verb(request.method, query, path["name"])
+            self.require(user, verb, path["namespace"], "/".join(filter(None, (path["plural"], path["part"]))))
+            if path["part"] == "log":
+                pod = self.get(("pods", path["namespace"], path["name"]))
+                return Answer(200, _tail(self.logs(pod["metadata"]["uid"]), query).encode(), "text/plain")
+            return self._done(user, verb, path, query, request)
+        except Refusal as refusal:
+            code = refusal.code
+            told = {"status": "Failure", "message": refusal.message, "reason": refusal.reason, "code": code}
+            return _json(code, {"kind": "Status", "apiVersion": "v1", "metadata": {}, **told})
+        finally:
+            self.requests.append(Request(user, verb, request.path, code))
+
+    def _done(
+        self, user: str, verb: str, path: re.Match[str], query: Mapping[str, str], request: endpoint.Request
+    ) -> Answer:
+        plural, namespace = path["plural"], path["namespace"]
+        place = (plural, namespace, path["name"] or "")
+        # Every JSON is YAML, and a patch that is applied comes as the latter.
+        body = yaml.safe_load(request.body) or {} if request.body else {}
+        match verb:
+            case "get":
+                return _json(200, self.get(place))
+            case "list":
+                found = self.select(plural, namespace, query.get("labelSelector", ""))
+                if "fieldSelector" in query:
+                    assert query["fieldSelector"] == "status.phase!=Succeeded"
+                    found = [one for one in found if one.get("status", {}).get("phase") != "Succeeded"]
+                return _json(200, self._listed(plural, found))
+            case "create":
+                return _json(201, self.create(plural, namespace, body))
+            case "patch" if "apply-patch" in request.headers.get("Content-Type", "") and place not in self.objects:
+                # Who applies what is not there yet needs the right to create it, too.
+                self.require(user, "create", namespace, plural)
+                return _json(201, self.create(plural, namespace, body))
+            case "patch" | "update":
+                return _json(200, self.merge(place, body))
+            case "delete":
+                return _json(200, self.delete(place))
+            case _:
+                raise Refusal(405, "MethodNotAllowed", f"this double answers no {verb}")
+
+    def _listed(self, plural: str, items: list[Json]) -> Json:
+        group, kind = _KINDS[plural]
+        version, metadata = f"{group}/v1" if group else "v1", {"resourceVersion": str(next(self.revisions))}
+        return {"kind": f"{kind}List", "apiVersion": version, "metadata": metadata, "items": items}
+
     def user_of(self, header: str) -> str:
         """Return whose token a request has, or refuse."""
         user = self._tokens.get(header.removeprefix("Bearer ").strip())
@@ -227,107 +287,18 @@ class ApiServer:
         raise Refusal(403, "Forbidden", f"{resource} is forbidden: {told}")
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
+def _verb(method: str, query: Mapping[str, str], name: str | None) -> str:
+    if method == "GET":
+        if "watch" in query:
+            return "watch"
+        return "get" if name else "list"
+    if method == "DELETE":
+        return "delete" if name else "deletecollection"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch"}[method]
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that hang up, as those of killed drivers do."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
-    protocol_version = "HTTP/1.1"
-
-    def __init__(self, api: ApiServer, *args: Any) -> None:  # noqa: ANN401 (the server's own)
-        self.api = api
-        super().__init__(*args)
-
-    def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        query = {key: values[-1] for key, values in parse_qs(url.query).items()}
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        user, verb, code = "", self.command.lower(), 200
-        try:
-            user = self.api.user_of(self.headers.get("Authorization", ""))
-            if url.path == "/version":
-                self._send(200, {"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
-                return
-            path = _PATH.fullmatch(url.path)
-            if path is None or _KINDS.get(path["plural"], ("?", ""))[0] != (path["group"] or ""):
-                raise Refusal(404, "NotFound", "the server could not find the requested resource")
-            verb = self._verb(query, path["name"])
-            self.api.require(user, verb, path["namespace"], "/".join(filter(None, (path["plural"], path["part"]))))
-            if path["part"] == "log":
-                pod = self.api.get(("pods", path["namespace"], path["name"]))
-                self._write(200, "text/plain", _tail(self.api.logs(pod["metadata"]["uid"]), query))
-                return
-            # Every JSON is YAML, and a patch that is applied comes as the latter.
-            self._do(user, verb, path, query, yaml.safe_load(body) or {} if body else {})
-        except Refusal as refusal:
-            code = refusal.code
-            told = {"status": "Failure", "message": refusal.message, "reason": refusal.reason, "code": code}
-            self._send(code, {"kind": "Status", "apiVersion": "v1", "metadata": {}, **told})
-        except OSError:
-            self.close_connection = True
-        finally:
-            self.api.requests.append(Request(user, verb, self.path, code))
-
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        """Keep quiet; `ApiServer.requests` has them."""
-
-    def _verb(self, query: Mapping[str, str], name: str | None) -> str:
-        if self.command == "GET":
-            if "watch" in query:
-                return "watch"
-            return "get" if name else "list"
-        if self.command == "DELETE":
-            return "delete" if name else "deletecollection"
-        return {"POST": "create", "PUT": "update", "PATCH": "patch"}[self.command]
-
-    def _do(self, user: str, verb: str, path: re.Match[str], query: Mapping[str, str], body: Json) -> None:
-        api, plural, namespace = self.api, path["plural"], path["namespace"]
-        place = (plural, namespace, path["name"] or "")
-        match verb:
-            case "get":
-                self._send(200, api.get(place))
-            case "list":
-                found = api.select(plural, namespace, query.get("labelSelector", ""))
-                if "fieldSelector" in query:
-                    assert query["fieldSelector"] == "status.phase!=Succeeded"
-                    found = [one for one in found if one.get("status", {}).get("phase") != "Succeeded"]
-                self._send(200, self._listed(plural, found))
-            case "create":
-                self._send(201, api.create(plural, namespace, body))
-            case "patch" if "apply-patch" in self.headers.get("Content-Type", "") and place not in api.objects:
-                # Who applies what is not there yet needs the right to create it, too.
-                api.require(user, "create", namespace, plural)
-                self._send(201, api.create(plural, namespace, body))
-            case "patch" | "update":
-                self._send(200, api.merge(place, body))
-            case "delete":
-                self._send(200, api.delete(place))
-            case _:
-                raise Refusal(405, "MethodNotAllowed", f"this double answers no {verb}")
-
-    def _listed(self, plural: str, items: list[Json]) -> Json:
-        group, kind = _KINDS[plural]
-        version, metadata = f"{group}/v1" if group else "v1", {"resourceVersion": str(next(self.api.revisions))}
-        return {"kind": f"{kind}List", "apiVersion": version, "metadata": metadata, "items": items}
-
-    def _send(self, code: int, answer: Json) -> None:
-        self._write(code, "application/json", json.dumps(answer))
-
-    def _write(self, code: int, kind: str, text: str) -> None:
-        body = text.encode()
-        self.send_response(code)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+def _json(code: int, answer: Json) -> Answer:
+    return Answer(code, json.dumps(answer).encode())
 
 
 def _has(labels: Mapping[str, str], name: str, equals: str, value: str) -> bool:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.hooks.pods import LABEL, DriverPod, label_of
 from tests.support.kubernetes import ApiServer, Json
 from tests.support.kubernetes_page import SPACE, block
@@ -80,13 +79,13 @@ def kubernetes_pods(folder: Path, *, without: str = "") -> Iterator[Pods]:
         folder: for its files.
         without: a line of the page's roles that is left out.
     """
-    api = ApiServer(port=free_port())
+    api = ApiServer()
     pods = Pods(api)
     api.logs = pods.log_of
-    api.start(folder)
     manifest = block("yaml", "kind: Role")
     assert without in manifest
     api.apply("\n".join(line for line in manifest.splitlines() if not without or without not in line))
+    api.start(folder)
     try:
         yield pods
     finally:
