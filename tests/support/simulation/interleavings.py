@@ -20,36 +20,27 @@ from dataclasses import dataclass, field, replace
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekSource
+from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import commands, liveness, rows
 from airflow_kcr.protocol.region.liveness import Liveness, LivenessVerdict, LogEnd, Seen
-from airflow_kcr.protocol.region.state import Region, Spec
-from airflow_kcr.protocol.rules import Delivery, GroupRules, RegionRules
-from airflow_kcr.protocol.scopes import EVERYTHING
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import (
-    AssignmentId,
-    BatchId,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
     Offset,
-    Range,
-    RegionId,
     RegionName,
-    RequestId,
-    TopicId,
     TopicName,
 )
-from tests.support.driver import START
+from tests.support.driver import START, Driver
 from tests.support.memory import MemoryTransactions
 from tests.support.simulation.snapshots import Snapshot, put_back, taken
 from tests.support.simulation.world import EPOCH
 from tests.support.verifying import verify
-from tests.support.whole import everything
 
 GROUP, NAME = GroupId("g"), RegionName("flights")
 MEMBERS = (MemberId(GROUP, 0), MemberId(GROUP, 1))
@@ -69,7 +60,6 @@ class World:
     left: frozenset[str] = frozenset()
     """Happenings that may still come."""
 
-    made: int = 0
     written: tuple[tuple[GroupPartition, int], ...] = ()
     """What the batches that ended, or failed late, have written, in order of partition and offset."""
 
@@ -98,14 +88,13 @@ class Explorer:
     ) -> None:
         self.delivery = delivery
         self.records = records
-        self.log = LogBounds(start=Offset(0), end=Offset(records), topic_id=TopicId("id-1"))
         self.store = MemoryTransactions(lambda: EPOCH)
-        group = GroupRules(group_id=GROUP, topics=(TopicName("t"),), members=2, delivery=delivery)
-        spec = Spec(text="{}", rules=RegionRules(groups={GROUP: group}))
-        self.store.handle(NAME, commands.DeclareRegion(spec=spec, region_id=RegionId("the only one")))
-        self.store.handle(NAME, START)
+        self.driver = Driver(partitions=2, delivery=delivery, transactions=self.store)
+        for partition in PARTITIONS:
+            self.driver.grow(partition, end=records)
+        self.driver.handle(START)
         for member in MEMBERS:
-            self.store.handle(NAME, commands.Register(member=member, token=str(member)))
+            self.driver.join(member)
         self.world = World(left=frozenset(happenings))
         for index in (0, 1):
             self.world = self.claim(index)
@@ -115,7 +104,7 @@ class Explorer:
     @property
     def region(self) -> Region:
         """The region as stored."""
-        return everything(self.store.read(NAME)[0])
+        return self.driver.region
 
     # -- one step ------------------------------------------------------------------------------------------------
 
@@ -143,40 +132,16 @@ class Explorer:
         fresh = world.claimed[index] == world.generation
         if running or (fresh and region.members[MEMBERS[index]].claimed == region.epoch):
             return world
-        start = SeekEntry(offset=self.log.start, source=SeekSource.START_POSITION)
-        proposal = commands.ClaimPartitions(
-            member=MEMBERS[index],
-            incarnation=FIRST,
-            assignment=AssignmentId(world.generation),
-            partitions={p: commands.AssignedPartition(bounds=self.log, initial=start) for p in world.assigned[index]},
-        )
-        self.store.handle(NAME, proposal)
+        self.driver.processes[MEMBERS[index]].assignments = world.generation - 1
+        self.driver.claim(MEMBERS[index], world.assigned[index])
         claimed = tuple(world.generation if i == index else g for i, g in enumerate(world.claimed))
         return replace(world, claimed=claimed)
 
-    def held(self, index: int) -> dict[GroupPartition, rows.Claim]:
-        """Return the claims that count."""
-        region = self.region
-        return {p: c for p, c in region.claims.items() if c.owner == MEMBERS[index] and c.epoch == region.epoch}
-
     def begin(self, index: int) -> World:
         """Begin a batch of one record of every partition that has one left."""
-        world = self.world
-        if any(b.member == MEMBERS[index] for b in self.region.running.values()):
-            return world
-        places = {
-            p: c.position for p, c in self.held(index).items() if c.position is not None and c.position < self.records
-        }
-        made = replace(world, made=world.made + 1)
-        request = commands.StartBatch(
-            batch=BatchId(str(made.made)),
-            member=MEMBERS[index],
-            incarnation=FIRST,
-            epoch=self.region.epoch,
-            ranges={p: Range(o, Offset(o + 1)) for p, o in places.items()},
-        )
-        self.store.handle(NAME, request)
-        return made
+        if self.mine(index) is None:
+            self.driver.start_batch(MEMBERS[index], 1)
+        return self.world
 
     def mine(self, index: int) -> rows.Batch | None:
         """Return the member's running batch."""
@@ -189,7 +154,7 @@ class Explorer:
             return self.world
         world = self._wrote(batch)
         try:
-            self.store.handle(NAME, commands.FinishBatch(batch=batch.batch, member=batch.member, incarnation=FIRST))
+            self.driver.handle(commands.FinishBatch(batch=batch.batch, member=batch.member, incarnation=FIRST))
         except KcrError:
             self._discarded(index, batch, rows.ResetCause.BATCH_REFUSED)
         return world
@@ -202,9 +167,9 @@ class Explorer:
         return self.world
 
     def _discarded(self, index: int, batch: rows.Batch, cause: rows.ResetCause) -> None:
-        self.store.handle(NAME, commands.DiscardBatch(batch=batch.batch, member=MEMBERS[index], incarnation=FIRST))
+        self.driver.discard(batch.batch)
         caller = commands.Caller(member=MEMBERS[index], incarnation=FIRST, epoch=batch.epoch)
-        self.store.handle(NAME, commands.RequestReset(caller=caller, cause=cause, detail=""))
+        self.driver.handle(commands.RequestReset(caller=caller, cause=cause, detail=""))
 
     def _wrote(self, batch: rows.Batch) -> World:
         written = [*self.world.written, *((p, r.from_) for p, r in batch.ranges.items())]
@@ -213,48 +178,32 @@ class Explorer:
     def contribute(self, index: int) -> World:
         """Contribute the positions to the open checkpoint."""
         region = self.region
-        offsets = {p: c.position for p, c in self.held(index).items() if c.position is not None}
-        if region.open_checkpoint is None or (region.open_checkpoint, MEMBERS[index]) in region.contributions:
-            return self.world
-        part = commands.Contribute(
-            sequence=region.open_checkpoint,
-            member=MEMBERS[index],
-            incarnation=FIRST,
-            epoch=region.epoch,
-            offsets=OffsetMap(offsets),
-            bounds=dict.fromkeys(offsets, self.log),
-        )
-        self.store.handle(NAME, part)
+        if region.open_checkpoint is not None and (region.open_checkpoint, MEMBERS[index]) not in region.contributions:
+            self.driver.contribute(MEMBERS[index])
         return self.world
 
     def read_back(self, index: int) -> World:
-        """ReportReadBack the restore point for the partitions held, once."""
+        """Report the restore point as read back for the partitions held, once."""
         region = self.region
         if region.restore_sequence is None or region.restore_epoch is not None:
             return self.world
-        offsets = region.offsets[region.restore_sequence].restrict(self.held(index))
+        offsets = region.offsets[region.restore_sequence].restrict(self.driver.claims(MEMBERS[index]))
         if offsets and not offsets.keys() <= region.read_backs.get(region.restore_sequence, OffsetMap()).keys():
-            self.store.handle(
-                NAME,
-                commands.ReportReadBack(
-                    sequence=region.restore_sequence, member=MEMBERS[index], incarnation=FIRST, offsets=offsets
-                ),
-            )
+            self.driver.read_back(MEMBERS[index])
         return self.world
 
     def acknowledge(self, index: int) -> World:
         """Acknowledge the running reset, once, nothing of an older epoch running."""
         region = self.region
         if self.mine(index) is None and region.members[MEMBERS[index]].acknowledged != region.epoch:
-            caller = commands.Caller(member=MEMBERS[index], incarnation=FIRST, epoch=region.epoch)
-            self.store.handle(NAME, commands.Acknowledge(caller=caller))
+            self.driver.acknowledge(MEMBERS[index])
         return self.world
 
     def publish(self) -> World:
         """Publish the earliest complete checkpoint."""
         complete = [s for s, c in sorted(self.region.checkpoints.items()) if c.state is rows.CheckpointState.COMPLETE]
         if complete:
-            self.store.handle(NAME, commands.PublishCheckpoint(sequence=complete[0]))
+            self.driver.handle(commands.PublishCheckpoint(sequence=complete[0]))
         return self.world
 
     def happen(self, name: str) -> World:
@@ -264,33 +213,15 @@ class Explorer:
             case "rebalance":
                 return replace(world, assigned=world.assigned[::-1], generation=world.generation + 1)
             case "checkpoint":
-                self.store.handle(
-                    NAME,
-                    commands.RequestCheckpoint(
-                        request_id=RequestId("checkpoint"), purpose=rows.CheckpointPurpose.REQUEST
-                    ),
-                )
+                self.driver.request_checkpoint("checkpoint")
             case "failure":
                 batch = self.mine(0)
                 if batch is None:
                     return self.world
                 self._discarded(0, batch, rows.ResetCause.BATCH_FAILED)
             case _:
-                self._person(forced=name == "forced")
+                self.driver.reset(ToInitial(), request_id="person", forced=name == "forced")
         return world
-
-    def _person(self, *, forced: bool) -> None:
-        reset = rows.PersonReset(
-            request_id=RequestId("person"),
-            target=ToInitial(),
-            scope=EVERYTHING,
-            state=rows.PersonResetState.WAITING,
-            requester=rows.Requester(who="somebody"),
-            requested_at=EPOCH,
-            order=0,
-            forced=forced,
-        )
-        self.store.handle(NAME, commands.ApplyReset(reset=reset, epoch=self.region.epoch))
 
     # -- all of them ---------------------------------------------------------------------------------------------
 
@@ -400,7 +331,7 @@ class Explorer:
         return []
 
     def _judged(self) -> Liveness:
-        ends = {p: LogEnd(self.log.end, EPOCH) for p in PARTITIONS}
+        ends = {p: LogEnd(Offset(self.records), EPOCH) for p in PARTITIONS}
         return liveness.judge(self.region, EPOCH, Seen(worked_at=EPOCH, ends=ends))
 
     def _final_flaws(self) -> list[str]:
