@@ -6,18 +6,19 @@ process is ended only if its pid and its start are those that were written down.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
+
+from pydantic import TypeAdapter
 
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.airflow import AirflowPlan, copy_examples, end_strays, kept, start_airflow
@@ -55,6 +56,10 @@ class Service:
     def up(self) -> bool:
         """Whether it was ready, and each of its processes still runs."""
         return bool(self.address and self.processes) and all(one.alive for one in self.processes)
+
+
+_WRITTEN: Final = TypeAdapter(dict[str, Service])
+"""The services as a file has them, by their names."""
 
 
 def default_folder() -> Path:
@@ -242,20 +247,14 @@ _STARTS: Final[dict[str, Callable[[Path, Starting, Report], str]]] = {
 
 def _read(folder: Path) -> dict[str, Service]:
     try:
-        found = json.loads((folder / "services.json").read_text(encoding="utf-8"))
+        return _WRITTEN.validate_json((folder / "services.json").read_bytes())
     except FileNotFoundError:
         return {}
-    return {name: Service(one["address"], list(map(_process, one["processes"]))) for name, one in found.items()}
-
-
-def _process(written: dict[str, Any]) -> ServiceProcess:
-    return ServiceProcess(**{**written, "log": Path(written["log"])})
 
 
 def _write(folder: Path, services: Mapping[str, Service]) -> None:
-    text = json.dumps({name: asdict(service) for name, service in services.items()}, indent=2, default=str)
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".services-", delete=False, encoding="utf-8") as draft:
-        draft.write(text)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".services-", delete=False) as draft:
+        draft.write(_WRITTEN.dump_json(dict(services), indent=2))
     Path(draft.name).rename(folder / "services.json")
 
 
