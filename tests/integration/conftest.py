@@ -56,15 +56,18 @@ def lend(kafka: Kafka, database_url: str, tmp_path: Path) -> Lend:
 
 
 @pytest.fixture
-def lend_on_spark(
-    kafka: Kafka,
-    database_url: str,
-    tmp_path: Path,
-    connector_jars: tuple[Path, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Lend:
-    """Lends started regions whose members run on Spark: one over two partitions, unless more is said."""
+def on_spark(connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What makes members of a region run on Spark: the module of their processes, and a pipeline."""
     monkeypatch.setenv(JARS, ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
+    return {
+        "hosting": "tests.support.spark_member_process",
+        "pipeline": "tests.support.spark_gated_pipeline:process",
+    }
+
+
+@pytest.fixture
+def lend_on_spark(kafka: Kafka, database_url: str, tmp_path: Path, on_spark: dict[str, str]) -> Lend:
+    """Lends started regions whose members run on Spark: one over two partitions, unless more is said."""
     return partial(
         live,
         kafka=kafka,
@@ -73,6 +76,6 @@ def lend_on_spark(
         members=1,
         partitions=2,
         spec=UNHURRIED,
-        hosting="tests.support.spark_member_process",
-        pipeline="tests.support.spark_gated_pipeline:process",
+        hosting=on_spark["hosting"],
+        pipeline=on_spark["pipeline"],
     )

@@ -17,17 +17,15 @@ from typing import Protocol, TypeAlias
 import psutil
 import pytest
 
-from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.servers import StandaloneCluster
 from airflow_kcr.protocol.rules import Delivery
 from tests.support.delivery_faults import AT_MOST, STEPS, Scene, scene
 from tests.support.delivery_servers import Servers, noted
 from tests.support.faults import Note
-from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Kafka
 from tests.support.members import TOP
 from tests.support.spark_executors import application_settings, executors
-from tests.support.spark_gated_pipeline import CONF, DRIVER, JARS
+from tests.support.spark_gated_pipeline import CONF, DRIVER
 from tests.support.tied import start_standalone
 
 SPEC = """\
@@ -127,12 +125,10 @@ def play(
     kafka: Kafka,
     servers: Servers,
     tmp_path: Path,
-    connector_jars: tuple[Path, ...],
+    on_spark: dict[str, str],
     record_property: Note,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> PlayedIn:
     """Plays faults in a region of a delivery whose members are on Spark, and notes what has come of them."""
-    monkeypatch.setenv(JARS, ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
 
     def played(delivery: Delivery, faults: Play, spec: str = SPEC) -> None:
         with scene(
@@ -142,8 +138,7 @@ def play(
             delivery,
             tmp_path / "region",
             spec,
-            hosting="tests.support.spark_member_process",
-            pipeline="tests.support.spark_gated_pipeline:process",
+            **on_spark,
         ) as now:
             now.begins()
             try:

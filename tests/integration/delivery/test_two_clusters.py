@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.embedded.servers import new_cluster_id
 from airflow_kcr.errors import RegionExists
 from airflow_kcr.protocol.region import events
@@ -36,11 +35,9 @@ from tests.support.delivery_accounts import rows_of
 from tests.support.delivery_servers import Servers
 from tests.support.driver import START
 from tests.support.faults import Note, checkpoints, finished, held_at, judged, stored, told
-from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import KafkaSet
 from tests.support.member_accounts import Place
 from tests.support.members import BRISK, Live, live, named, started
-from tests.support.spark_gated_pipeline import JARS
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -386,16 +383,6 @@ def test_a_region_that_is_declared_anew_consumes_the_cluster_that_took_the_place
 
 
 # -- as `kcr member run` does it ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def on_spark(connector_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What makes members of a region run on Spark."""
-    monkeypatch.setenv(JARS, ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
-    return {
-        "hosting": "tests.support.spark_member_process",
-        "pipeline": "tests.support.spark_gated_pipeline:process",
-    }
 
 
 @pytest.mark.long

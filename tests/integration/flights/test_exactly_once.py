@@ -13,17 +13,14 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.data import BOOTSTRAP_VARIABLE, text_of
-from airflow_kcr.embedded.jars import resolve
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause, ResetRequest
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import Offset
 from airflow_kcr.spec import parse
 from tests.support.faults import checkpoints
 from tests.support.flights_table import judge
-from tests.support.jar_sets import POSTGRES_DRIVER
 from tests.support.kafka import Kafka
 from tests.support.members import named
-from tests.support.spark_gated_pipeline import JARS
 from tests.support.tied import start_postgres
 
 if TYPE_CHECKING:
@@ -64,22 +61,20 @@ def test_the_table_is_what_a_direct_computation_gives_after_a_kill_and_a_reset(
     database_url: str,
     target_url: str,
     tmp_path: Path,
-    connector_jars: tuple[Path, ...],
+    on_spark: dict[str, str],
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The members, and the plan of a reset, which looks at the logs, take the addresses from the environment.
     monkeypatch.setenv(BOOTSTRAP_VARIABLE, kafka.bootstrap_servers)
     monkeypatch.setenv("KCR_FLIGHTS_DATABASE", target_url)
-    monkeypatch.setenv(JARS, ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
     name = kafka.group_id("flights")
     producer.ensure_topic(kafka.settings, name)
     text = text_of("flights_exactly_once.yaml").replace("flights-etl", name).replace("[flights]", f"[{name}]")
     # However many checkpoints a slow machine makes meanwhile, the one that is gone back to is there.
     spec = parse(text.replace("region: flights", f"region: {name}") + "retention: {keep: 1000}\n")
-    hosting = "tests.support.spark_member_process"
     with (
-        named(kafka, database_url, spec, tmp_path / "region", hosting=hosting) as one,
+        named(kafka, database_url, spec, tmp_path / "region", hosting=on_spark["hosting"]) as one,
         Region(name, one.store) as region,
     ):
         one.start(0, 1)
