@@ -35,7 +35,6 @@ LEAVABLE: Final = frozenset({"airflow", "spark"})
 LISTENING: Final = frozenset({"kafka", "postgres"})
 """Services that can be reached from other machines."""
 
-FOLDER_VARIABLE: Final = "KCR_DEV_FOLDER"
 DATABASE: Final = "kcr"
 AIRFLOW_DATABASE: Final = "airflow"
 FLIGHTS_OUTPUT: Final = "flights-output"
@@ -63,9 +62,7 @@ _WRITTEN: Final = TypeAdapter(dict[str, Service])
 
 
 def default_folder() -> Path:
-    """Return the folder of the services: KCR_DEV_FOLDER, else `airflow-kcr/dev` among the user's state."""
-    if chosen := os.environ.get(FOLDER_VARIABLE):
-        return Path(chosen).expanduser().absolute()
+    """Return the folder of the services where none is named: `airflow-kcr/dev` among the user's state."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "airflow-kcr" / "dev"
 
 
