@@ -16,7 +16,7 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
+from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.frames import Rewriter, with_coordinates
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
@@ -27,7 +27,8 @@ from tests.benchmarks.contenders import Reading, member, rates, shown
 from tests.benchmarks.figures import Report, Scale, in_turns, ratio
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab
 from tests.benchmarks.pipelines import FOLDER_VARIABLE
-from tests.support.driver import GROUP, Driver
+from tests.support.driver import Driver
+from tests.support.sink_files import owner_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,11 +104,7 @@ def complete_checkpoint(spark: SparkSession, folder: Path, file_size: int) -> tu
     for partition in tuple(driver.logs):
         driver.grow(partition, end=1_000_000)
     driver.up()
-    target = FileTarget(
-        owner=SinkOwner(region=driver.name, region_id=driver.region.region_id, group=GROUP, sink="out"),
-        path=str(folder),
-        file_size=file_size,
-    )
+    target = FileTarget(owner=owner_of(driver), path=str(folder), file_size=file_size)
     hadoop = HadoopFolder(spark, str(folder))
     sink = FileSink(target, hadoop, RegionLedger(driver.store, driver.name), Rewriter(spark, hadoop, NO_TABLE.write))
     sink.check()

@@ -17,13 +17,12 @@ import psutil
 import pytest
 
 from airflow_kcr.protocol.observations import LogView
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans
-from airflow_kcr.protocol.region.commands import Contribute, FinishBatch, ReadRegion, RequestReset, StartBatch
+from airflow_kcr.protocol.region.commands import FinishBatch, ReadRegion, RequestReset, StartBatch
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Incarnation, Offset, Range, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, Offset, Range, RequestId
 from airflow_kcr.store.garbage import uncollected
 from tests.benchmarks.figures import Report, Scale
 from tests.benchmarks.scripted import scripted
@@ -42,10 +41,10 @@ def timed(call: Callable[[], object]) -> float:
 
 def _batch(driver: Driver, number: int) -> tuple[StartBatch, FinishBatch]:
     """Return the next batch of every partition."""
-    member, batch, claims = driver.member(0), BatchId(f"b-{number}"), driver.region.claims
+    member, claims = driver.member(0), driver.region.claims
     ranges = {p: Range(place, Offset(place + 100)) for p in driver.logs if (place := claims[p].position) is not None}
-    start = StartBatch(batch=batch, member=member, incarnation=Incarnation(1), epoch=driver.region.epoch, ranges=ranges)
-    return start, FinishBatch(batch=batch, member=member, incarnation=Incarnation(1))
+    start = driver.batch_of(member, ranges, f"b-{number}")
+    return start, FinishBatch(batch=start.batch, member=member, incarnation=start.incarnation)
 
 
 VERBS = ("batch start", "batch finish", "completion", "reset begin", "plan", "view")
@@ -117,7 +116,7 @@ def _checkpoints_and_resets(url: str, driver: Driver, found: Mapping[str, Costs]
         found["batch start"].add(url, partial(driver.handle, start))
         found["batch finish"].add(url, partial(driver.handle, finish))
         driver.request_checkpoint(f"n{turn}")
-        contribute = partial(driver.handle, _part(driver))
+        contribute = partial(driver.handle, driver.part_of(driver.member(0)))
         if turn == 0:  # tracing costs time, so once and apart
             tracemalloc.start()
             contribute()
@@ -149,16 +148,3 @@ def _rewind(driver: Driver) -> PersonReset:
 
 def _log(driver: Driver) -> LogView:
     return LogView(bounds=driver.logs, read_at=driver.clock.now)
-
-
-def _part(driver: Driver) -> Contribute:
-    region = driver.region
-    offsets = {p: c.position for p, c in region.claims.items() if c.position is not None}
-    return Contribute(
-        sequence=region.open_checkpoint or CheckpointNumber(0),
-        member=driver.member(0),
-        incarnation=Incarnation(1),
-        epoch=region.epoch,
-        offsets=OffsetMap(offsets),
-        bounds={p: driver.logs[p] for p in offsets},
-    )

@@ -12,7 +12,7 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.contract import Revision, SinkOfBatch, SinkOwner
+from airflow_kcr.sinks.contract import Revision, SinkOfBatch
 from airflow_kcr.sinks.files.contents import RegionLedger
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.frames import Rewriter
@@ -23,6 +23,7 @@ from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from tests.support.driver import GROUP, Driver
 from tests.support.live_region import SPEC
 from tests.support.scripts import asking, call_of, recomputation, reset_order
+from tests.support.sink_files import owner_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,11 +53,7 @@ class Lake:
 
     def target(self, uri: str) -> FileTarget:
         """The sink at a path, as the spec has it."""
-        return FileTarget(
-            owner=SinkOwner(region=self.driver.name, region_id=self.driver.region.region_id, group=GROUP, sink="out"),
-            path=uri,
-            file_size=self.file_size,
-        )
+        return FileTarget(owner=owner_of(self.driver), path=uri, file_size=self.file_size)
 
     def opened(self, uri: str) -> FileSink:
         """The sink at a path, as a process has it."""

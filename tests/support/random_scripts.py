@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 
 from airflow_kcr.errors import ConfigurationError, ProtocolError, RefusedError
 from airflow_kcr.protocol.observations import ForeignConsumer
@@ -36,6 +37,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
     TopicName,
 )
+from airflow_kcr.schedules import Every
 from tests.support.driver import GROUP, PAUSE, START, STOP, Driver, Process, group_rules
 
 Step = tuple[str, int, int, int]
@@ -47,15 +49,8 @@ REFUSALS = (RefusedError, ProtocolError, ConfigurationError)
 PARTITIONS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class EveryMinute:
-    """A schedule with a boundary every minute."""
-
-    def after(self, instant: datetime) -> datetime:
-        return self.at_or_before(instant) + timedelta(minutes=1)
-
-    def at_or_before(self, instant: datetime) -> datetime:
-        return instant.replace(second=0, microsecond=0)
+EveryMinute = partial(Every, timedelta(minutes=1))
+"""A schedule with a boundary every minute."""
 
 
 @dataclass(slots=True)

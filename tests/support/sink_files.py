@@ -45,12 +45,15 @@ from airflow_kcr.sinks.files.tables import NO_TABLE, Table
 from tests.support.driver import GROUP, Driver
 from tests.support.scripts import asking, call_of, recomputation, reset_order
 
-"""Of a recomputation."""
-
 SCHEMA = '{"fields":[],"type":"struct"}'
 
 Record = tuple[str, int, int]
 """Topic, partition, offset."""
+
+
+def owner_of(driver: Driver) -> SinkOwner:
+    """Return whose output the sink `out` of the region's group has."""
+    return SinkOwner(region=driver.name, region_id=driver.region.region_id, group=GROUP, sink="out")
 
 
 class Killed(Exception):
@@ -219,11 +222,7 @@ class Files:
 
     def process(self, folder: LocalFolder, table: Table | None = None) -> FileSink:
         """The sink as another process has it."""
-        target = FileTarget(
-            owner=SinkOwner(region=self.driver.name, region_id=self.driver.region.region_id, group=GROUP, sink="out"),
-            path=folder.uri,
-            file_size=self.file_size,
-        )
+        target = FileTarget(owner=owner_of(self.driver), path=folder.uri, file_size=self.file_size)
         ledger = RegionLedger(self.driver.store, self.driver.name)
         return FileSink(target, folder, ledger, RecordRewriter(folder), table or self.table)
 

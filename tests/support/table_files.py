@@ -58,7 +58,7 @@ from airflow_kcr.sinks.tables.labels import label_of
 from airflow_kcr.sinks.tables.owned import folder_of
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.sink_files import Files, LocalFolder, Record, RecordRewriter
+from tests.support.sink_files import Files, LocalFolder, Record, RecordRewriter, owner_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -457,7 +457,7 @@ class TableFiles(Files):
     @property
     def owner(self) -> SinkOwner:
         """Whose table it is."""
-        return SinkOwner(region=self.driver.name, region_id=self.driver.region.region_id, group=GROUP, sink="out")
+        return owner_of(self.driver)
 
     def target(self, folder: LocalFolder) -> FileTarget:
         """The sink, as its spec has it."""
@@ -512,8 +512,7 @@ class TableFiles(Files):
 
 def over(driver: Driver, owned: Owned) -> TableFiles:
     """Return a scripted region over a table."""
-    owner = SinkOwner(region=driver.name, region_id=driver.region.region_id, group=GROUP, sink="out")
-    return TableFiles(driver, owned.here(folder_of(owned.location(), owner)), owned=owned)
+    return TableFiles(driver, owned.here(folder_of(owned.location(), owner_of(driver))), owned=owned)
 
 
 def declared(made: Owned, kind: SinkKind, region_id: str, **fields: Any) -> DeclaredOwnedTable:  # noqa: ANN401 (of the spec)

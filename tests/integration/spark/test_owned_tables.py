@@ -56,7 +56,7 @@ from airflow_kcr.protocol.region.commands import RequestCheckpoint
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.sinks import read_checkpoint
-from airflow_kcr.sinks.contract import SinkOfBatch, SinkOwner
+from airflow_kcr.sinks.contract import SinkOfBatch
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.hadoop import HadoopFolder
 from airflow_kcr.sinks.files.layout import FileTarget
@@ -65,12 +65,13 @@ from airflow_kcr.sinks.files.tables import Table
 from airflow_kcr.sinks.iceberg import partitions
 from airflow_kcr.sinks.tables.owned import folder_of
 from airflow_kcr.spec import SinkKind
-from tests.support.driver import GROUP, Driver
+from tests.support.driver import Driver
 from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.lake import Lake
 from tests.support.members import Lend, Live, Process
 from tests.support.scripts import call_of
+from tests.support.sink_files import owner_of
 from tests.support.spark_executors import application_settings, executors
 from tests.support.spark_gated_pipeline import CONF
 from tests.support.table_files import NAME, DeltaFolder, Owned, Warehouse, declared, warehouse
@@ -92,7 +93,7 @@ class TableLake(Lake):
 
     def target(self, uri: str) -> FileTarget:
         """The sink, as its spec has it."""
-        owner = SinkOwner(region=self.driver.name, region_id=self.driver.region.region_id, group=GROUP, sink="out")
+        owner = owner_of(self.driver)
         return FileTarget(owner=owner, path=folder_of(self.owned.location(), owner), name=NAME, file_size=0)
 
     def opened(self, uri: str) -> FileSink:
