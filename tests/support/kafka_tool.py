@@ -6,7 +6,6 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from airflow_kcr.embedded.jars import KAFKA_BROKER, JarSet
 from airflow_kcr.embedded.servers import java_command
@@ -20,22 +19,14 @@ TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 WITHIN = 90.0
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What the tool has said."""
-
-    out: str
-    err: str
-
-
-def consumer_groups(bootstrap_servers: str, *arguments: str) -> Said:
-    """Run `kafka-consumer-groups` with these arguments; one that fails is an AssertionError."""
+def consumer_groups(bootstrap_servers: str, *arguments: str) -> str:
+    """Return what `kafka-consumer-groups` says with these arguments; one that fails is an AssertionError."""
     return _ran(TOOL, bootstrap_servers, *arguments)
 
 
 def allow_share_groups(bootstrap_servers: str) -> None:
     """Switch share groups on where a new cluster has them off, as in Kafka 4.1; it may have a later level."""
-    found = _ran(FEATURES, bootstrap_servers, "describe").out
+    found = _ran(FEATURES, bootstrap_servers, "describe")
     if not re.search(r"share\.version\t.*FinalizedVersionLevel: [1-9]", found):
         allow(bootstrap_servers, "share.version=1")
 
@@ -65,7 +56,7 @@ def slowed(bootstrap_servers: str, entity: str, name: str = "") -> Iterator[Call
         _ran(CONFIGS, bootstrap_servers, *whose, "--delete-config", "consumer_byte_rate", jars=KAFKA_BROKER)
 
 
-def _ran(tool: str, bootstrap_servers: str, *arguments: str, jars: JarSet = KAFKA_TOOLS) -> Said:
+def _ran(tool: str, bootstrap_servers: str, *arguments: str, jars: JarSet = KAFKA_TOOLS) -> str:
     ran = subprocess.run(
         java_command(jars, "-Xmx128m", tool, "--bootstrap-server", bootstrap_servers, *arguments),
         stdin=subprocess.DEVNULL,
@@ -77,7 +68,7 @@ def _ran(tool: str, bootstrap_servers: str, *arguments: str, jars: JarSet = KAFK
     # It tells of many errors with status 0.
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "Error:" not in ran.stdout + ran.stderr, ran.stdout + ran.stderr
-    return Said(ran.stdout, ran.stderr)
+    return ran.stdout
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def test_a_region_goes_on_at_offsets_that_mirror_maker_has_translated(
 
     translated = new.committed("orders-etl", "orders")
     export = ("--reset-offsets", "--all-topics", "--to-current", "--dry-run", "--export")
-    exported = consumer_groups(new.bootstrap_servers, "--group", "orders-etl", *export).out
+    exported = consumer_groups(new.bootstrap_servers, "--group", "orders-etl", *export)
     (tmp_path / "offsets.csv").write_text(exported)
     page.type("kcr region apply")
     page.type("kcr reset plan")

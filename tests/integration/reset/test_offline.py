@@ -55,7 +55,7 @@ def test_kafkas_tool_and_a_plan_understand_each_other(kafka: Kafka, stopped: Liv
         theirs = consumer_groups(
             kafka.bootstrap_servers, *reset, "--topic", f"{topic}:0,2", "--to-offset", "60", "--dry-run", "--export"
         )
-        applied = region.resets.plan(region.resets.request("from-file", theirs.out))
+        applied = region.resets.plan(region.resets.request("from-file", theirs))
         assert [line.target for line in applied.entries] == [60, 100, 60]
         region.resets.apply(applied, "to see")
         assert kafka.committed(group, topic) == {(topic, 0): 60, (topic, 1): 100, (topic, 2): 60}
@@ -137,7 +137,7 @@ def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str
         theirs = consumer_groups(
             kafka.bootstrap_servers, *reset, "--topic", f"{topic}:1", "--to-offset", "30", "--dry-run", "--export"
         )
-        read = region.resets.request("from-file", theirs.out).target
+        read = region.resets.request("from-file", theirs).target
         assert isinstance(read, FromFile)
         assert {(p.group, p.partition): o for p, o in read.entries.items()} == {(GroupId(g), 1): 30 for g in groups}
         plan = region.resets.plan(ResetRequest(target=read))
