@@ -73,12 +73,9 @@ def durable_server() -> Iterator[Postgres]:
     """A server whose every COMMIT waits for the disk."""
     # A socket's path must be short, which those of pytest are not.
     folder = Path(tempfile.mkdtemp(prefix="kcr-bench-"))
-    server = start_postgres(folder, settings={})
-    try:
+    with start_postgres(folder, settings={}) as server:
         yield server
-    finally:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -91,11 +88,9 @@ def durable_store(durable_server: Postgres) -> Iterator[str]:
 @pytest.fixture
 def default_kafka(tmp_path: Path) -> Iterator[Kafka]:
     """A broker that gives a new group Kafka's own time to gather (3 s); the tests' broker gives it none."""
-    cluster = start_cluster(tmp_path / "kafka", settings={"group.initial.rebalance.delay.ms": "3000"})
-    try:
-        yield KafkaSet(cluster)
-    finally:
-        cluster.stop()
+    settings = {"group.initial.rebalance.delay.ms": "3000"}
+    with KafkaSet(start_cluster(tmp_path / "kafka", settings=settings)) as kafka:
+        yield kafka
 
 
 @pytest.fixture(scope="session")

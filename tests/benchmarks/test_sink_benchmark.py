@@ -26,9 +26,8 @@ SIZE = 1_000
 @pytest.fixture
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """A database for the tables, whose every COMMIT waits for the disk."""
-    server = start_postgres(tmp_path_factory.mktemp("target"), settings={})
-    yield server
-    server.stop()
+    with start_postgres(tmp_path_factory.mktemp("target"), settings={}) as server:
+        yield server
 
 
 @pytest.mark.parametrize("batch", BATCHES)

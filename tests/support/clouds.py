@@ -236,10 +236,8 @@ def managed_broker(folder: Path, giver: Clouds) -> Iterator[KafkaSet]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", f"-javaagent:{_agent(folder)} -Dtoken.validator={giver.address}/check")
         cluster = start_cluster(folder / "kafka", settings=own, sasl_users={"flights": "unused"})
-    try:
-        yield KafkaSet(cluster)
-    finally:
-        cluster.stop()
+    with KafkaSet(cluster) as kafka:
+        yield kafka
 
 
 def _agent(folder: Path) -> Path:

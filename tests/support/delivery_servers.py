@@ -33,14 +33,9 @@ class Servers:
 @contextmanager
 def two_servers(folder: Path) -> Iterator[Servers]:
     """Lend two servers, the store's with its schema."""
-    with_store = start_postgres(folder / "store")
-    try:
-        with_table = start_postgres(folder / "target")
-        upgrade(with_store.url())
-        yield Servers(store=with_store, target=with_table)
-        with_table.stop()
-    finally:
-        with_store.stop()
+    with start_postgres(folder / "store") as store, start_postgres(folder / "target") as target:
+        upgrade(store.url())
+        yield Servers(store=store, target=target)
 
 
 def killing(fault: str, servers: Servers, kafka: KafkaSet) -> Callable[[], None] | None:

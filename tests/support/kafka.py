@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -240,11 +240,17 @@ class Kafka:
 
 
 class KafkaSet(Kafka):
-    """A cluster of one test's own, whose brokers it may stop, kill and suspend."""
+    """A cluster of one test's own, whose brokers it may stop, kill and suspend; it stops with its context."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         super().__init__(cluster.bootstrap_servers)
         self.cluster = cluster
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cluster.stop()
 
     @property
     def sasl_bootstrap_servers(self) -> str:

@@ -171,8 +171,7 @@ def live_airflow(folder: Path, kafka: Kafka) -> Iterator[LiveAirflow]:
     dags = folder / "dags"
     copy_examples(dags, every=EVERY, since=datetime.now(UTC))
     with ExitStack() as stack:
-        postgres = start_postgres(folder / "postgres")
-        stack.callback(postgres.stop)
+        postgres = stack.enter_context(start_postgres(folder / "postgres"))
         metadata, store_url = postgres.ensure_database("airflow"), postgres.ensure_database("kcr")
         upgrade(store_url)
         plan = AirflowPlan(

@@ -140,8 +140,8 @@ def rested_region(
         connector_jars: of Spark's connector.
         sink: further fields of the sink.
     """
-    table, name, topic = start_postgres(folder), kafka.group_id("runs"), kafka.topic(PARTITIONS)
-    try:
+    name, topic = kafka.group_id("runs"), kafka.topic(PARTITIONS)
+    with start_postgres(folder) as table:
         spec = parse(
             f"region: {name}\n"
             f"kafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\n"
@@ -160,5 +160,3 @@ def rested_region(
             region.apply(spec)
         jars = ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER))))
         yield RestedRegion(kafka, store, table, name, topic, jars)
-    finally:
-        table.stop()

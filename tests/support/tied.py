@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from airflow_kcr.embedded import airflow, servers
 from airflow_kcr.embedded.processes import STOP_WITHIN, EmbeddedServer, Program, ServiceProcess, start_detached
@@ -58,7 +59,13 @@ def start_tied(program: Program) -> ServiceProcess:
 
 
 class Breakable(EmbeddedServer):
-    """A server that tests stop, kill and suspend."""
+    """A server that tests stop, kill and suspend; it stops with its context."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def kill(self) -> None:
         """End the server as a crash would (SIGKILL)."""

@@ -129,16 +129,13 @@ def guarded_broker(folder: Path, tokens: Tokens, users: Mapping[str, str]) -> It
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", f"-D{ALLOWED_URLS}={tokens.url},{tokens.keys_url}")
         cluster = start_cluster(folder, settings=tokens.broker_settings(), sasl_users=users)
-    kafka = KafkaSet(cluster)
-    try:
+    with KafkaSet(cluster) as kafka:
         for user, password in users.items():
             for mechanism in SCRAM.values():
                 added = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
                 for done in kafka.admin.alter_user_scram_credentials([added]).values():
                     done.result(WITHIN)
         yield kafka
-    finally:
-        cluster.stop()
 
 
 def login(kafka: KafkaSet, tokens: Tokens, mechanism: str, user: str, secret: str) -> dict[str, str]:

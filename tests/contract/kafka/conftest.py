@@ -49,9 +49,8 @@ def groups(process: AdminProcess) -> Groups:
 @pytest.fixture(scope="session")
 def breakable_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSet]:
     """A broker that tests of this folder may suspend and restart, and that asks for a password on another port."""
-    cluster = start_cluster(tmp_path_factory.mktemp("kafka"), sasl_users=USERS)
-    yield KafkaSet(cluster)
-    cluster.stop()
+    with KafkaSet(start_cluster(tmp_path_factory.mktemp("kafka"), sasl_users=USERS)) as kafka:
+        yield kafka
 
 
 @pytest.fixture

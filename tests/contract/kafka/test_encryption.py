@@ -29,9 +29,8 @@ def guarded(trusted: Authority, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """A broker whose second listener speaks TLS, and wants a certificate and a password."""
     folder = tmp_path_factory.mktemp("tls")
     settings = broker_settings(folder / "certificates", trusted)
-    cluster = start_cluster(folder / "kafka", settings=settings, sasl_users=USERS)
-    yield KafkaSet(cluster)
-    cluster.stop()
+    with KafkaSet(start_cluster(folder / "kafka", settings=settings, sasl_users=USERS)) as kafka:
+        yield kafka
 
 
 @pytest.fixture

@@ -306,9 +306,8 @@ class TestCrash:
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[Postgres]:
-        one = start_postgres(tmp_path / "pg")
-        yield one
-        one.stop()
+        with start_postgres(tmp_path / "pg") as one:
+            yield one
 
     @pytest.mark.parametrize(
         "delivery", [Delivery.EXACTLY_ONCE, pytest.param(Delivery.AT_MOST_ONCE, marks=pytest.mark.long)]

@@ -36,11 +36,10 @@ TIMES = 5
 def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     """A user at the console of a store with a region of 10,000 partitions among 1,000 regions."""
     folder = tmp_path_factory.mktemp("size")
-    postgres = start_postgres(folder / "postgres")
-    metadata, store = postgres.ensure_database("airflow"), postgres.ensure_database("kcr")
-    upgrade(store)
     with ExitStack() as stack:
-        stack.callback(postgres.stop)
+        postgres = stack.enter_context(start_postgres(folder / "postgres"))
+        metadata, store = postgres.ensure_database("airflow"), postgres.ensure_database("kcr")
+        upgrade(store)
         wide = stack.enter_context(live_region(store, SPEC.replace("60s", "2h, reset: 5h"), partitions=PARTITIONS))
         wide.up()
         wide.checkpoint("first")

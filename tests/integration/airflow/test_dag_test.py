@@ -100,9 +100,7 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
             )
         stack.enter_context(running_dags)
         stack.callback(running_dags.kill)
-        cluster = start_cluster(folder / "kafka")
-        stack.callback(cluster.stop)
-        kafka = KafkaSet(cluster)
+        kafka = stack.enter_context(KafkaSet(start_cluster(folder / "kafka")))
         told = {BOOTSTRAP_VARIABLE: kafka.bootstrap_servers}
         producer.ensure_topic(kafka.settings, producer.TOPIC)
         producer.produce(kafka.settings, first=FLIGHTS)

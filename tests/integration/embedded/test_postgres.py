@@ -18,9 +18,8 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def postgres(tmp_path: Path) -> Iterator[Postgres]:
-    server = start_postgres(tmp_path / "postgres")
-    yield server
-    server.stop()
+    with start_postgres(tmp_path / "postgres") as server:
+        yield server
 
 
 def test_a_database_is_made_once(postgres: Postgres) -> None:

@@ -45,9 +45,8 @@ WITHIN = 300.0
 @pytest.fixture
 def target_url(tmp_path: Path) -> Iterator[str]:
     """A database of its own for the table, by TCP as executors need it."""
-    server = start_postgres(tmp_path / "target")
-    yield server.url()
-    server.stop()
+    with start_postgres(tmp_path / "target") as server:
+        yield server.url()
 
 
 def rows(url: str) -> int:

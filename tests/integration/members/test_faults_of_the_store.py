@@ -227,19 +227,17 @@ class Pair:
 def pair(folder: Path, settings: dict[str, str]) -> Iterator[Pair]:
     """Lend a primary under these settings, and its replica."""
     # The primary waits for a replica only from when there is one.
-    primary = start_postgres(folder / "primary", settings=UNSAFE_BUT_FAST)
-    with wire_to(primary.port) as wire:
-        replica = replicated(primary, wire, folder / "replica")
-        try:
-            primary.stop()
-            primary.settings = settings
-            primary.start()
-            primary.ensure_database("kcr")
-            upgrade(primary.url("kcr"))
-            yield Pair(primary=primary, replica=replica, wire=wire)
-        finally:
-            replica.stop()
-            primary.stop()
+    with (
+        start_postgres(folder / "primary", settings=UNSAFE_BUT_FAST) as primary,
+        wire_to(primary.port) as wire,
+        replicated(primary, wire, folder / "replica") as replica,
+    ):
+        primary.stop()
+        primary.settings = settings
+        primary.start()
+        primary.ensure_database("kcr")
+        upgrade(primary.url("kcr"))
+        yield Pair(primary=primary, replica=replica, wire=wire)
 
 
 def replicated(primary: Postgres, wire: BreakingProxy, folder: Path) -> Postgres:

@@ -200,9 +200,8 @@ def combinations() -> Iterator[object]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """A Postgres that the tests of this file may kill."""
-    one = start_postgres(tmp_path_factory.mktemp("pg"))
-    yield one
-    one.stop()
+    with start_postgres(tmp_path_factory.mktemp("pg")) as one:
+        yield one
 
 
 @pytest.fixture

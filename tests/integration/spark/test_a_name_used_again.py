@@ -120,9 +120,8 @@ def all_of(*words: str) -> Counter[str]:
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[Postgres]:
     """The server of the table."""
-    started = start_postgres(tmp_path / "target")
-    yield started
-    started.stop()
+    with start_postgres(tmp_path / "target") as started:
+        yield started
 
 
 @pytest.fixture

@@ -18,17 +18,15 @@ from tests.support.tied import Postgres, start_postgres
 @pytest.fixture
 def reading(tmp_path: Path) -> Iterator[Postgres]:
     """A server that takes no writes, as a standby does."""
-    started = start_postgres(tmp_path / "standby", settings={"default_transaction_read_only": "on"})
-    yield started
-    started.stop()
+    with start_postgres(tmp_path / "standby", settings={"default_transaction_read_only": "on"}) as started:
+        yield started
 
 
 @pytest.fixture
 def writing(tmp_path: Path) -> Iterator[Postgres]:
     """The one that takes them."""
-    started = start_postgres(tmp_path / "primary")
-    yield started
-    started.stop()
+    with start_postgres(tmp_path / "primary") as started:
+        yield started
 
 
 def test_batches_go_to_the_server_that_takes_them_though_another_is_first(

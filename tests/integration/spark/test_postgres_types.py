@@ -92,9 +92,8 @@ OTHER: Mapping[str, Mapping[str, str]] = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """One that executors can reach."""
-    started = start_postgres(tmp_path_factory.mktemp("postgres"))
-    yield started
-    started.stop()
+    with start_postgres(tmp_path_factory.mktemp("postgres")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -95,9 +95,10 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSet]:
-    cluster = start_cluster(tmp_path_factory.mktemp("kafka"), settings=AUTHORIZER, sasl_users={USER: PASSWORD})
-    yield KafkaSet(cluster)
-    cluster.stop()
+    with KafkaSet(
+        start_cluster(tmp_path_factory.mktemp("kafka"), settings=AUTHORIZER, sasl_users={USER: PASSWORD})
+    ) as kafka:
+        yield kafka
 
 
 @pytest.fixture
