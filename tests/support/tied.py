@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -99,4 +100,13 @@ def start_postgres(folder: Path, *, settings: Mapping[str, str] = servers.UNSAFE
 
 
 start_airflow = partial(airflow.start_airflow, launch=start_tied)
-start_standalone = partial(servers.start_standalone, launch=start_tied)
+
+
+@contextmanager
+def standalone(folder: Path, *, workers: int = 2, memory: str = "600m") -> Iterator[servers.StandaloneCluster]:
+    """Lend a standalone cluster of Spark; see `servers.start_standalone`."""
+    cluster = servers.start_standalone(folder, workers=workers, memory=memory, launch=start_tied)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()

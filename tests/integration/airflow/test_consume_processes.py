@@ -21,7 +21,7 @@ from tests.support.consume import CONF, RECORDS, Consumers, Task, consumers
 from tests.support.driver import STOP
 from tests.support.kafka import Kafka
 from tests.support.spark_executors import application_settings
-from tests.support.tied import start_standalone
+from tests.support.tied import standalone
 
 
 def command_lines(pids: set[int]) -> str:
@@ -140,8 +140,7 @@ def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
 def test_on_a_standalone_cluster_a_driver_beside_the_task_is_taken_over(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
 ) -> None:
-    cluster = start_standalone(tmp_path / "cluster", workers=1, memory="600m")
-    try:
+    with standalone(tmp_path / "cluster", workers=1) as cluster:
         settings = {name: value for name, value in application_settings(cluster).items() if name != "spark.master"}
         options: dict[str, Any] = {"master": cluster.address, "conf": {**CONF, **settings}, "deploy_mode": "client"}
         with consumers(kafka, database_url, tmp_path, connector_jars) as found:
@@ -154,8 +153,6 @@ def test_on_a_standalone_cluster_a_driver_beside_the_task_is_taken_over(
             found.until_hosting(second, 0)
             assert found.undone(1) == []
             finish(found, second)
-    finally:
-        cluster.stop()
 
 
 @pytest.mark.soak

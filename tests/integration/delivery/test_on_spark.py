@@ -26,7 +26,7 @@ from tests.support.kafka import Kafka
 from tests.support.members import TOP
 from tests.support.spark_executors import application_settings, executors
 from tests.support.spark_gated_pipeline import CONF, DRIVER
-from tests.support.tied import start_standalone
+from tests.support.tied import standalone
 
 SPEC = """\
 batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
@@ -152,14 +152,11 @@ def play(
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandaloneCluster]:
     """A cluster of two workers, on which each member has one executor."""
-    started = start_standalone(tmp_path / "cluster", workers=2)
-    conf = {**application_settings(started), "spark.cores.max": "1", "spark.executorEnv.PYTHONPATH": str(TOP)}
-    monkeypatch.setenv(CONF, json.dumps(conf))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    try:
+    with standalone(tmp_path / "cluster") as started:
+        conf = {**application_settings(started), "spark.cores.max": "1", "spark.executorEnv.PYTHONPATH": str(TOP)}
+        monkeypatch.setenv(CONF, json.dumps(conf))
         yield started
-    finally:
-        started.stop()
 
 
 @pytest.mark.parametrize("delivery", Delivery)

@@ -29,7 +29,7 @@ from tests.support.kafka import Kafka
 from tests.support.members import TOP
 from tests.support.rested_region import WITHIN, RestedRegion, all_of, rested_region, until
 from tests.support.spark_executors import application_settings, executors
-from tests.support.tied import start_standalone
+from tests.support.tied import standalone
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.postgres]
 
@@ -40,9 +40,8 @@ FIRST, LAST = 0, 9
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     """A cluster of two workers, each with one executor of an application."""
-    started = start_standalone(tmp_path_factory.mktemp("cluster"), workers=2, memory="600m")
-    yield started
-    started.stop()
+    with standalone(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
 
 
 @pytest.fixture

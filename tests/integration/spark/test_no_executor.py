@@ -16,7 +16,7 @@ from tests.support.faults import finished, passed, resets
 from tests.support.members import TOP, Lend, Live
 from tests.support.spark_executors import application_settings, executors
 from tests.support.spark_gated_pipeline import CONF
-from tests.support.tied import start_standalone
+from tests.support.tied import standalone
 
 BATCH = 90.0
 """Seconds that a batch may take."""
@@ -35,12 +35,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandaloneCluster]:
     """A cluster that has no worker yet."""
-    started = start_standalone(tmp_path / "cluster", workers=0)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    try:
+    with standalone(tmp_path / "cluster", workers=0) as started:
         yield started
-    finally:
-        started.stop()
 
 
 @pytest.fixture

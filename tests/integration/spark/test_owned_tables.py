@@ -75,7 +75,7 @@ from tests.support.sink_files import owner_of
 from tests.support.spark_executors import application_settings, executors
 from tests.support.spark_gated_pipeline import CONF
 from tests.support.table_files import NAME, DeltaFolder, Owned, Warehouse, declared, warehouse
-from tests.support.tied import start_standalone
+from tests.support.tied import standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -568,9 +568,8 @@ def test_executors_that_freeze_or_are_killed_under_a_publication_and_after_it_lo
     kafka: Kafka, lend_on_spark: Lend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     made = owned_table(kind, tmp_path / "warehouse")
-    cluster = start_standalone(tmp_path / "cluster", workers=1)
-    monkeypatch.setenv(CONF, json.dumps(application_settings(cluster)))
-    try:
+    with standalone(tmp_path / "cluster", workers=1) as cluster:
+        monkeypatch.setenv(CONF, json.dumps(application_settings(cluster)))
         with filled_by_members(lend_on_spark, kafka, made, kind) as one:
             member = one.start(0)
             held(one, member, "committing")
@@ -585,5 +584,3 @@ def test_executors_that_freeze_or_are_killed_under_a_publication_and_after_it_lo
             whole(one, made, "after an executor's end")
             with Region(one.name, one.store) as region:
                 assert not region.verify().violations
-    finally:
-        cluster.stop()

@@ -13,7 +13,7 @@ from airflow_kcr.embedded.servers import spark_environment, spark_home
 from tests.integration.spark.batches import WITHIN, wait_until
 from tests.support.kafka import Kafka
 from tests.support.spark_executors import application_settings, kill_executor
-from tests.support.tied import start_standalone
+from tests.support.tied import standalone
 
 RECORDS = 3000
 TOP = Path(__file__).parents[3]
@@ -26,8 +26,7 @@ def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_execu
 ) -> None:
     topic = kafka.topic(2)
     kafka.fill(topic, {0: RECORDS, 1: RECORDS})
-    cluster = start_standalone(tmp_path / "cluster", workers=2)
-    try:
+    with standalone(tmp_path / "cluster") as cluster:
         conf = {**application_settings(cluster), "spark.driver.memory": "600m", "spark.ui.enabled": "false"}
         application = str(Path(__file__).with_name("standalone_driver.py"))
         log = (tmp_path / "driver.log").open("wb")
@@ -54,8 +53,6 @@ def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_execu
             driver.kill()
             driver.wait()
             log.close()
-    finally:
-        cluster.stop()
     assert status == 0, (tmp_path / "driver.log").read_text()[-4000:]
     assert json.loads((tmp_path / "seen.json").read_text()) == {
         "daemon": "kcr_python_daemon",
