@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from airflow_kcr.embedded.processes import accepts, happened
+from airflow_kcr.embedded.processes import free_port
+from tests.support.server_process import listening
 
 BINARY = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
@@ -30,10 +29,7 @@ def pooled(url: str, folder: Path, *settings: str, connect_query: str = "") -> I
         settings: lines of its configuration.
         connect_query: what it runs on each new connection to the server.
     """
-    target = make_url(url)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    target, port = make_url(url), free_port()
     where = f"host={target.host} port={target.port}" if target.host else f"host={target.query['host']}"
     first = f" connect_query='{connect_query}'" if connect_query else ""
     lines = (
@@ -51,26 +47,8 @@ def pooled(url: str, folder: Path, *settings: str, connect_query: str = "") -> I
     config.write_text("\n".join(lines) + "\n")
     for path in (folder, *list(folder.parents)[:2]):
         path.chmod(path.stat().st_mode | 0o011)
-    log = (folder / "pgbouncer.log").open("w")
     # It does not run as root, and the server's socket is for the server's own user.
     owner = Path(str(target.query["host"])).owner() if "host" in target.query else "nobody"
     user = ("-u", owner) if os.getuid() == 0 else ()
-    process = subprocess.Popen(
-        [str(BINARY), *user, str(config)],
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-    )
-    try:
-        _listening(port, process)
+    with listening([str(BINARY), *user, str(config)], port, folder / "pgbouncer.log"):
         yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/{target.database}"
-    finally:
-        process.terminate()
-        process.wait(10)
-        log.close()
-
-
-def _listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    happened(lambda: process.poll() is not None or accepts(port), within=20)
-    if not accepts(port):
-        raise AssertionError("PgBouncer does not listen")
