@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass
 
 import pytest
 
 from airflow_kcr.protocol.rules import Delivery, RegionRules
-from tests.support.driver import GROUP, Driver, group_rules
+from airflow_kcr.store.regions import RegionStore
+from tests.support.driver import GROUP, Clock, Driver, group_rules
 from tests.support.stores import Specs, Subject, database_clock, memory_subject, postgres_store, postgres_subject
 from tests.support.twin import Twin
 
 
-class Drive(Protocol):
-    """Makes a driver over the store under test."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drive:
+    """Makes drivers over a store under test."""
+
+    specs: Specs
+    transactions: RegionStore
+    clock: Clock
 
     def __call__(
         self,
@@ -23,7 +29,14 @@ class Drive(Protocol):
         members: int = 2,
         delivery: Delivery = Delivery.AT_LEAST_ONCE,
         rules: RegionRules | None = None,
-    ) -> Driver: ...
+    ) -> Driver:
+        rules = rules or RegionRules(groups={GROUP: group_rules(members=members, delivery=delivery)})
+        return Driver(
+            partitions=partitions,
+            rules=self.specs.note(rules),
+            transactions=self.transactions,
+            clock=self.clock,
+        )
 
 
 @pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.postgres), "memory"])
@@ -40,23 +53,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 @pytest.fixture
 def drive(subject: Subject) -> Drive:
     """A driver over the store under test."""
-
-    def make(
-        *,
-        partitions: int = 4,
-        members: int = 2,
-        delivery: Delivery = Delivery.AT_LEAST_ONCE,
-        rules: RegionRules | None = None,
-    ) -> Driver:
-        rules = rules or RegionRules(groups={GROUP: group_rules(members=members, delivery=delivery)})
-        return Driver(
-            partitions=partitions,
-            rules=subject.specs.note(rules),
-            transactions=subject.transactions,
-            clock=subject.clock,
-        )
-
-    return make
+    return Drive(specs=subject.specs, transactions=subject.transactions, clock=subject.clock)
 
 
 @pytest.fixture
@@ -68,15 +65,4 @@ def drive_twins(database_url: str) -> Iterator[Drive]:
         Twin(store._engine, specs.read) as twin,
         database_clock(database_url) as clock,
     ):
-
-        def make(
-            *,
-            partitions: int = 4,
-            members: int = 2,
-            delivery: Delivery = Delivery.AT_LEAST_ONCE,
-            rules: RegionRules | None = None,
-        ) -> Driver:
-            rules = specs.note(rules or RegionRules(groups={GROUP: group_rules(members=members, delivery=delivery)}))
-            return Driver(partitions=partitions, rules=rules, transactions=twin, clock=clock)
-
-        yield make
+        yield Drive(specs=specs, transactions=twin, clock=clock)
