@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway  # type: ignore[import-untyped]
 
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.processes import free_port
 from tests.support.maven import fetched
-from tests.support.server_process import ENDS_WITHIN, listening
+from tests.support.server_process import ENDS_WITHIN, listening, write_hadoop_settings
 
 MAIN: Final = "org.apache.hadoop.hive.metastore.HiveMetaStore"
 
@@ -76,12 +75,7 @@ def _write_settings(folder: Path) -> None:
         "hive.metastore.disallow.incompatible.col.type.changes": "false",
         "hive.metastore.warehouse.dir": f"{folder}/warehouse",
     }
-    root = ElementTree.Element("configuration")
-    for name, value in settings.items():
-        one = ElementTree.SubElement(root, "property")
-        ElementTree.SubElement(one, "name").text = name
-        ElementTree.SubElement(one, "value").text = value
-    (folder / "hive-site.xml").write_bytes(ElementTree.tostring(root))
+    write_hadoop_settings(folder / "hive-site.xml", settings)
     (folder / "hive-log4j2.properties").write_text(_LOGGED)
 
 

@@ -8,11 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from xml.etree import ElementTree
 
 from airflow_kcr.embedded.processes import accepts, happened, last_lines
 
 STARTS_WITHIN: Final = 60.0
 ENDS_WITHIN: Final = 10.0
+
+
+def write_hadoop_settings(file: Path, settings: Mapping[str, str]) -> None:
+    """Write settings as the programs of Hadoop read them."""
+    root = ElementTree.Element("configuration")
+    for name, value in settings.items():
+        one = ElementTree.SubElement(root, "property")
+        ElementTree.SubElement(one, "name").text = name
+        ElementTree.SubElement(one, "value").text = value
+    file.write_bytes(ElementTree.tostring(root))
 
 
 @contextmanager

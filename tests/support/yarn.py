@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
-from xml.sax.saxutils import escape
 
 from airflow_kcr.embedded.jars import QUICK_START, JarSet, java, pyspark_jars, resolve
 from airflow_kcr.embedded.processes import Program, ServiceProcess, free_port
 from airflow_kcr.embedded.servers import spark_environment
+from tests.support.server_process import write_hadoop_settings
 from tests.support.spark_executors import java_below
 from tests.support.tied import start_tied
 
@@ -89,18 +89,14 @@ class YarnCluster:
         """Start both, and wait until they have found each other."""
         self.configuration.mkdir(parents=True)
         (self.folder / "staging").mkdir()
-        _write(
-            self.configuration / "core-site.xml", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": f"{self.folder}/tmp"}
-        )
-        _write(self.configuration / "yarn-site.xml", self._site())
-        _write(
-            self.configuration / "capacity-scheduler.xml",
-            {
-                "yarn.scheduler.capacity.root.queues": "default",
-                "yarn.scheduler.capacity.root.default.capacity": "100",
-                "yarn.scheduler.capacity.maximum-am-resource-percent": "1",
-            },
-        )
+        core = {"fs.defaultFS": "file:///", "hadoop.tmp.dir": f"{self.folder}/tmp"}
+        queues = {
+            "yarn.scheduler.capacity.root.queues": "default",
+            "yarn.scheduler.capacity.root.default.capacity": "100",
+            "yarn.scheduler.capacity.maximum-am-resource-percent": "1",
+        }
+        for name, settings in (("core-site", core), ("yarn-site", self._site()), ("capacity-scheduler", queues)):
+            write_hadoop_settings(self.configuration / f"{name}.xml", settings)
         self.manager = self._spawn("resource manager", RESOURCE_MANAGER, {})
         manager = self.manager
         manager.wait_until(self._answers, within=READY_WITHIN)
@@ -233,11 +229,3 @@ def yarn_cluster(folder: Path, secrets: Mapping[str, str]) -> Iterator[YarnClust
         yield cluster
     finally:
         cluster.stop()
-
-
-def _write(file: Path, settings: Mapping[str, str]) -> None:
-    rows = "".join(
-        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
-        for name, value in settings.items()
-    )
-    file.write_text(f"<configuration>\n{rows}</configuration>\n")
