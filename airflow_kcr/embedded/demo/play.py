@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import psutil
 
@@ -179,14 +179,11 @@ class Play:
     recomputed: Mapping[str, object] = field(default_factory=dict)
     """The checkpoint that a cleared run has recomputed, as its task returned it."""
 
-    builds: dict[str, tuple[int, int] | None] = field(default_factory=dict, repr=False)
-    """Timeline and sequence of the checkpoint on which each run has built."""
-
     retried: int = 0
     """How many tries the killed member's task has had."""
 
-    answers: dict[tuple[str, datetime | None], int] = field(default_factory=dict, repr=False)
-    """The checkpoints that runs have got, by the run and when it ended."""
+    returned: dict[tuple[str, datetime | None], Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """What the tasks of runs have returned, by the run and when it ended."""
 
     def start_consumers(self, tell: Tell) -> None:
         """Start the consumers' DAG, and wait until the region runs."""
@@ -283,9 +280,7 @@ class Play:
         self._await_success(ONCE, run)
         tell(0, None, "the run is cleared, and recomputes them")
         self.editor.clear(ONCE, run, ["process"])
-        self._await_success(ONCE, run)
-        told = self.editor.result(ONCE, run, "process")
-        self.recomputed = told if isinstance(told, dict) else {}
+        self.recomputed = self._returned_by(ONCE, self._await_success(ONCE, run), "process")
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -296,11 +291,8 @@ class Play:
 
     def answer_of(self, run: AirflowRun) -> int:
         """Return the checkpoint that an ended run of the checkpoint DAG has got; 0: none."""
-        known = (run.run_id, run.ended)
-        if known not in self.answers:
-            told = self.editor.result(CHECKPOINT, run.run_id, "commit" if run.state == _SUCCESS else "drain")
-            self.answers[known] = int(told["sequence"]) if isinstance(told, dict) else 0
-        return self.answers[known]
+        told = self._returned_by(CHECKPOINT, run, "commit" if run.state == _SUCCESS else "drain")
+        return int(told.get("sequence", 0))
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """Return the published current checkpoints that have a boundary, oldest first; at last up to the last one."""
@@ -310,18 +302,9 @@ class Play:
 
     def built(self) -> Counter[tuple[int, int]]:
         """Return how often something was built on each checkpoint, by timeline and sequence."""
-        for run in self.editor.runs(BUILD):
-            if run.state == _SUCCESS and run.run_id not in self.builds:
-                self.builds[run.run_id] = self._built_by(run)
-        return Counter(key for key in self.builds.values() if key is not None)
-
-    def _built_by(self, run: AirflowRun) -> tuple[int, int] | None:
-        """Return the checkpoint on which a run has built; None: a reset had undone that, and its task was skipped."""
-        task = self.editor.task(BUILD, run.run_id, "build")
-        if task is None or task.state != _SUCCESS:
-            return None
-        told = self.editor.result(BUILD, run.run_id, "build")
-        return (int(told["timeline"]), int(told["sequence"])) if isinstance(told, dict) else None
+        runs = (run for run in self.editor.runs(BUILD) if run.state == _SUCCESS)
+        told = [self._returned_by(BUILD, run, "build") for run in runs]
+        return Counter((int(one["timeline"]), int(one["sequence"])) for one in told if one)
 
     def unbuilt(self) -> tuple[tuple[int, int], ...]:
         """Return the checkpoints on which nothing was built yet.
@@ -332,6 +315,16 @@ class Play:
         if any(run.partition_key for run in self.editor.runs(BUILD)):
             return tuple(key for key in wanted if key not in built)
         return tuple(key for key in wanted if key > max(built, default=(0, 0)))
+
+    def _returned_by(self, dag: str, run: AirflowRun, task: str) -> Mapping[str, Any]:
+        """Return what a task of an ended run has returned; nothing: it was skipped, as on what a reset has undone."""
+        known = (run.run_id, run.ended)
+        if known not in self.returned:
+            found = self.editor.task(dag, run.run_id, task)
+            has_succeeded = found is not None and found.state == _SUCCESS
+            told = self.editor.result(dag, run.run_id, task) if has_succeeded else None
+            self.returned[known] = told if isinstance(told, dict) else {}
+        return self.returned[known]
 
     def _ended(self) -> tuple[AirflowRun, ...]:
         return tuple(run for run in self.editor.runs(CHECKPOINT) if run.state in RUN_ENDS)
@@ -349,10 +342,11 @@ class Play:
 
     # -- doing ---------------------------------------------------------------------------------------------------
 
-    def _await_success(self, dag: str, run: str) -> None:
+    def _await_success(self, dag: str, run: str) -> AirflowRun:
         ended = self.editor.wait_for_run(dag, run, within=WITHIN)
         if ended.state != _SUCCESS:
             raise ServiceFailed(f"the run {run} of {dag} has {ended.state}: look at its tasks' logs")
+        return ended
 
     def _have_answered(self, run: str, task: str) -> None:
         """Answer a task as the editor, and wait until it is done with the answer.
