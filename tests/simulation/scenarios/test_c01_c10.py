@@ -11,13 +11,16 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, PartitionBusy, StaleEpoch
 from airflow_kcr.protocol.member import messages
+from airflow_kcr.protocol.member import messages as member_events
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import lost_logs
+from airflow_kcr.protocol.region import commands, lost_logs
+from airflow_kcr.protocol.region.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointState, Outcome, RegionState, ResetCause
-from airflow_kcr.protocol.rules import Delivery
+from airflow_kcr.protocol.rules import Delivery, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToEarliest, ToInitial, ToLatest, ToOffset
-from airflow_kcr.protocol.values import Offset, Range
-from tests.support.driver import START, STOP, Driver
+from airflow_kcr.protocol.values import BatchId, Offset, Range
+from tests.support import answers
+from tests.support.driver import GROUP, START, STOP, Driver, group_rules
 from tests.support.judging import (
     accepted,
     causes,
@@ -81,6 +84,19 @@ def test_c01_every_target_of_a_person_is_where_the_next_automatic_reset_goes(tar
     judge(driver)
 
 
+def test_c01_retirement_keeps_what_the_restore_point_was_built_from() -> None:
+    rules = RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=2))
+    driver = started(Driver(rules=rules))
+    origin, newer = checkpoints_of_ten(driver, 2)
+    # Its drain is a third checkpoint; the oldest would go, if nothing had been built from it.
+    rewind(driver, ToCheckpoint(sequence=origin))
+    driver.handle(RetireCheckpoints())
+    assert driver.region.checkpoints[origin].state is CheckpointState.PUBLISHED
+    assert driver.region.checkpoints[newer].state is CheckpointState.RETIRED
+    rewind(driver, ToCheckpoint(sequence=origin))
+    judge(driver)
+
+
 # -- C2, C3 ----------------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +137,19 @@ def test_c03_a_batch_that_has_begun_counts_as_processed_when_its_partition_is_re
     assert driver.row(batch).outcome is Outcome.DISCARDED
     assert positions(driver) == [0] * 4
     judge(driver)
+
+
+def test_c03_a_member_whose_batch_lost_a_partition_finishes_it_and_only_then_claims_what_it_has_left() -> None:
+    alone = LoneMember().in_batch()
+    alone.feed(messages.Notice.REVOKED)
+    alone.assign(MINE[:1], assignment=2)
+    assert not alone.wanted(messages.Cancel)
+    assert not alone.wanted(messages.ClaimAssignment)
+    batch = BatchId("b1")
+    alone.feed(member_events.BatchEnded(batch=batch), answers.batch_accepted(batch=batch))
+    assert [e.batch for e in alone.wanted(commands.FinishBatch)] == [batch]
+    assert [e.partitions for e in alone.wanted(messages.ClaimAssignment)] == [frozenset(MINE[:1])]
+    assert not alone.wanted(commands.RequestReset)
 
 
 def test_c03_a_member_that_is_assigned_the_same_again_goes_on_with_its_batch() -> None:

@@ -18,6 +18,7 @@ from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.observations import TimeAnswer
 from airflow_kcr.protocol.offsets import SeekSource
 from airflow_kcr.protocol.region import commands, rows
+from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import ReadRegion, Reconcile
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CheckpointMode, RegionRules
@@ -30,6 +31,7 @@ from tests.support.driver import BEGINNING, PAUSE, START, STOP, Clock, Driver, g
 from tests.support.judging import (
     accepted,
     causes,
+    happened,
     judge,
     members_batches,
     open_checkpoint,
@@ -260,6 +262,19 @@ def test_c25_a_transaction_that_was_frozen_before_its_commit_has_changed_nothing
     timeouts = Timeouts()
     assert timeouts.idle_in_transaction_session_timeout == timeouts.lease / 2 < timeouts.lock_timeout
     judge(driver)
+
+
+def test_c25_what_is_due_is_done_by_anybody_and_twice_changes_nothing() -> None:
+    driver = running()
+    driver.process()
+    driver.request_checkpoint("n1")
+    driver.clock.advance(181)
+    driver.handle(Reconcile())
+    driver.handle(Reconcile())  # retention counts anew after a checkpoint
+    once, events = driver.region, driver.events
+    driver.handle(Reconcile())
+    assert (driver.region, driver.events) == (once, events)
+    assert len(happened(driver, region_events.CheckpointAborted)) == 1
 
 
 def test_c26_without_a_record_nothing_is_decided_before_boundary_and_grace_have_passed() -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.errors import CheckpointRefused
+from airflow_kcr.errors import CheckpointRefused, MemberInUse, StaleIncarnation, UnknownTopics
 from airflow_kcr.protocol.member import messages
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import commands, coverage, rows
@@ -20,7 +20,16 @@ from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, GroupRules, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest
 from airflow_kcr.protocol.validation import check_topics
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, TopicName
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    EventNumber,
+    Incarnation,
+    Offset,
+    Range,
+    TopicName,
+)
 from airflow_kcr.schedules import Every
 from tests.support import answers
 from tests.support.driver import GROUP, START, Driver, group_rules
@@ -169,6 +178,31 @@ def test_c33_a_member_whose_number_a_restored_store_has_given_to_another_process
     assert (alone.state, alone.member.incarnation) == (State.JOINING, None)
     assert [e.previous for e in alone.wanted(commands.Register)] == [1]
     assert not alone.wanted(commands.StartBatch)
+
+
+def test_c33_two_processes_of_one_number_do_not_act_as_one_member() -> None:
+    """The store was restored to before the second one, and has given its number to the first one, which came back."""
+    driver = running(partitions=1, members=1)
+    member, process = driver.member(0), driver.processes[driver.member(0)]
+    other, number, epoch = "was restored away", process.incarnation, driver.region.epoch
+    place = driver.region.claims[driver.partition(0)].position
+    assert place is not None
+    start = commands.StartBatch(
+        batch=BatchId("of the other"),
+        member=member,
+        incarnation=number,
+        epoch=epoch,
+        ranges={driver.partition(0): Range(place, Offset(place + 5))},
+    )
+    with pytest.raises(StaleIncarnation):
+        driver.handle(commands.from_process(member, other, start))
+    assert not driver.region.running
+    assert driver.handle(commands.ReadRegion(member=member)).token == process.token
+    # The one that the store has goes on; the other one asks for the index like any stranger.
+    driver.handle(commands.from_process(member, process.token, start))
+    with pytest.raises(MemberInUse):
+        driver.handle(commands.Register(member=member, token=other, previous=number))
+    judge(driver)
 
 
 def test_c33_a_region_whose_history_is_another_than_a_member_has_seen_halts_with_the_reason() -> None:
@@ -360,6 +394,12 @@ def test_c38_a_persons_reset_whose_target_is_overtaken_meanwhile_still_ends(poli
 
 
 # -- C39 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c39_a_listed_topic_that_does_not_exist_is_an_error_that_names_it() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(topic="flihgts")})
+    with pytest.raises(UnknownTopics, match=r"flihgts \(group g\)"):
+        check_topics(rules, {GROUP: {TopicName("flights")}})
 
 
 def test_c39_a_checkpoint_with_a_topic_that_the_spec_has_no_more_is_still_usable() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from airflow_kcr.protocol.region import commands, coverage, rows
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, Register
 from airflow_kcr.protocol.rules import CheckpointMode
-from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import CheckpointNumber, DesiredState, Epoch, EventNumber, Offset, Range, RequestId
 from tests.support.driver import PAUSE, START, STOP, Driver
 from tests.support.judging import causes, checkpoint_of, happened, judge, open_checkpoint, positions, state, stops
@@ -134,6 +134,27 @@ def test_c53_after_a_rewind_the_run_of_an_undone_checkpoint_asks_anew() -> None:
     again = driver.complete()
     driver.publish()
     assert driver.request_checkpoint("n8").sequence == again
+    judge(driver)
+
+
+def test_c53_a_run_is_a_target_only_by_its_checkpoint_on_the_path() -> None:
+    driver = running()
+    checkpoints = checkpoints_of_ten(driver, 3)
+    run = rows.Requester(who="", dag_id="flights", run_id="monday")
+    driver.process()
+    driver.request_checkpoint("monday", requester=run)
+    monday = driver.complete()
+    driver.publish()
+    driver.process()
+    driver.checkpoint("later")
+    driver.reset(ToRun(dag_id="flights", run_id="monday"))
+    driver.complete()
+    driver.finish_reset()
+    assert positions(driver) == [40] * 4
+    rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
+    assert not driver.region.checkpoints[monday].is_current
+    with pytest.raises(Exception, match="no checkpoint on the current timeline"):
+        driver.reset(ToRun(dag_id="flights", run_id="monday"))
     judge(driver)
 
 
@@ -289,6 +310,49 @@ def test_c57_or_it_is_superseded_by_a_reset_or_settled_by_the_commit_timeout() -
 
 
 # -- C58 -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class HeldFence:
+    """A fence row that a frozen transaction holds until the sink's server ends it."""
+
+    ends_at: float
+    epoch: Epoch = Epoch(0)
+    tries: list[float] = field(default_factory=list)
+
+    def raise_to(self, epoch: Epoch, now: float) -> bool:
+        """Try to raise the fence; False: the lock timeout came first."""
+        self.tries.append(now)
+        if now < self.ends_at:
+            return False
+        self.epoch = max(self.epoch, epoch)
+        return True
+
+
+def test_c58_a_raise_that_times_out_is_retried_until_the_frozen_transaction_is_ended() -> None:
+    """The retry inside the sink comes with its issue; a raise that failed for good is an attempt that is made anew."""
+    driver = running(members=1)
+    member = driver.member(0)
+    timeouts = driver.region.rules.timeouts
+    fence = HeldFence(ends_at=timeouts.idle_in_transaction_session_timeout.total_seconds())
+    batch = driver.start_batch(member)
+    driver.discard(batch)
+    driver.request_reset(member, rows.ResetCause.BATCH_FAILED, "it raised")
+    began = driver.clock.now
+    driver.claim(member)
+    waited = 0.0
+    while not fence.raise_to(driver.region.epoch, waited):
+        driver.request_reset(member, rows.ResetCause.SINK_FAILED, "the fence of g is held by another transaction")
+        driver.wait(2)
+        waited += 2
+        driver.claim(member)
+    driver.acknowledge(member)
+    assert state(driver) is rows.RegionState.RUNNING
+    assert len(fence.tries) > 1
+    assert driver.clock.now - began <= timeouts.lease
+    named = [body.detail for body in happened(driver, region_events.ResetRequested) if "fence of g" in body.detail]
+    assert len(named) == len(fence.tries) - 1
+    judge(driver)
 
 
 def test_c58_a_member_whose_sink_failed_asks_for_a_further_attempt_and_does_not_acknowledge() -> None:

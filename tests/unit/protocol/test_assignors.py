@@ -13,6 +13,7 @@ from airflow_kcr.protocol.assignors import assign, assignment_from_json, java_or
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import TopicName, TopicPartition
 
+Owned = Mapping[str, Iterable[TopicPartition]]
 RANGE, ROUNDROBIN, STICKY = Assignor.RANGE, Assignor.ROUNDROBIN, Assignor.STICKY
 
 

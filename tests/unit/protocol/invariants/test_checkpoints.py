@@ -174,6 +174,13 @@ def test_a_checkpoint_for_a_request_id_that_has_its_answer_is_found() -> None:
     assert found(same, "R13")[0].events == (first, second)
 
 
+def test_a_request_id_whose_checkpoint_was_undone_may_be_asked_again() -> None:
+    driver = rewound()
+    driver.process()
+    driver.checkpoint("second")
+    recorded(driver)
+
+
 def test_a_checkpoint_that_ends_twice_is_found() -> None:
     history = recorded(two_checkpoints())
     completed = body(history, numbers(history, CheckpointCompleted)[0], CheckpointCompleted)

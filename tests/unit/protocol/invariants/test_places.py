@@ -5,9 +5,10 @@ import pytest
 from airflow_kcr.protocol.offsets import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.region.commands import KillRegion
 from airflow_kcr.protocol.region.events import InitialOffsetsStored, ResetBegun, SeekWritten
-from airflow_kcr.protocol.targets import ToCurrent
+from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import Offset, Range
-from tests.support.driver import START
+from tests.support.driver import GROUP, START, Driver, group_rules
 from tests.unit.protocol.invariants import stories
 
 
@@ -42,6 +43,17 @@ def test_after_a_checkpoint_the_next_range_begins_at_the_checkpoint() -> None:
     history = stories.recorded(stories.two_checkpoints())
     ranges = {p: Range(Offset(r.from_ + 1), r.to) for p, r in stories.batch(history, 2).ranges.items()}
     assert "it resumes at 10" in stories.found(stories.altered_batch(history, 2, ranges=ranges), "R5")[0].detail
+
+
+def test_a_skipped_record_is_stepped_over() -> None:
+    driver = stories.two_checkpoints()
+    poisoned = driver.partition(0)
+    driver.reset(ToCurrent(), skip={poisoned: Offset(20)}, forced=True)
+    driver.finish_reset()
+    driver.process()
+    driver.checkpoint("third")
+    stories.recorded(driver)
+    assert driver.row(driver.batches[-2].batch).ranges[poisoned] == Range(Offset(21), Offset(31))
 
 
 def test_a_reset_that_failed_skips_nothing() -> None:
@@ -79,3 +91,36 @@ def test_only_another_topic_id_allows_a_second_initial_offset(topic_id: str, is_
         assert recorded_again == []
     else:
         assert stories.found(again, "R10")
+
+
+def test_a_topic_id_that_becomes_known_later_resolves_nothing_again() -> None:
+    driver = Driver(partitions=1, members=1)
+    only = driver.partition(0)
+    driver.grow(only, end=100, topic_id="")
+    driver.up()
+    driver.process()
+    driver.checkpoint("nameless")
+    driver.grow(only, end=100, topic_id="id-9")
+    driver.claim(driver.member(0))
+    driver.process()
+    driver.reset(ToCheckpoint(sequence=min(driver.region.offsets)), forced=True)
+    driver.finish_reset()
+    history = stories.recorded(driver)
+    assert len(stories.numbers(history, InitialOffsetsStored)) == 1
+
+
+def test_a_recreated_topic_has_one_initial_offset_for_each_of_its_lives() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, beyond_end=OutOfRangePolicy.EARLIEST)
+    driver = Driver(partitions=1, rules=rules)
+    driver.up()
+    driver.process()
+    for topic_id in ("id-2", "id-3"):
+        driver.grow(driver.partition(0), end=100, topic_id=topic_id)
+        for _ in range(2):  # the first claim finds it recreated and begins a reset
+            driver.claim(driver.member(0))
+    driver.finish_reset()
+    driver.process()
+    driver.checkpoint("after")
+    history = stories.recorded(driver)
+    stored = [stories.body(history, n, InitialOffsetsStored) for n in stories.numbers(history, InitialOffsetsStored)]
+    assert [b.topic_id for s in stored for b in s.bounds.values()] == ["id-1", "id-2", "id-3"]

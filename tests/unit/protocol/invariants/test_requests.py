@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region.events import (
 from airflow_kcr.protocol.region.rows import Noted, RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId
-from tests.support.driver import START, Driver
+from tests.support.driver import START, STOP, Driver
 from tests.unit.protocol.invariants import stories
 
 
@@ -199,3 +199,15 @@ def test_a_waiting_reset_whose_checkpoint_is_gone_is_found() -> None:
     accepted = stories.body(history, stories.numbers(history, PersonResetAccepted)[0], PersonResetAccepted)
     forgotten = stories.appended(stories.recorded(stories.two_checkpoints()), accepted)
     assert "was not asked for" in stories.found(forgotten, "R7")[0].detail
+
+
+def test_a_region_resumed_before_it_had_stopped_runs() -> None:
+    driver = stories.two_checkpoints()
+    driver.handle(STOP)
+    driver.complete()
+    driver.handle(START)
+    assert driver.region.state is RegionState.RUNNING
+    driver.publish()
+    driver.process()
+    driver.checkpoint("third")
+    stories.recorded(driver)

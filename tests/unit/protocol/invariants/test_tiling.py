@@ -59,6 +59,10 @@ def test_done_work_that_no_reset_has_undone_is_not_undone() -> None:
     )
 
 
+def test_work_below_a_checkpoint_counts_for_it_even_after_a_person_went_back() -> None:
+    stories.recorded(stories.rewound())
+
+
 def failed(delivery: Delivery, *, committed: bool = False) -> Driver:
     """A batch that began and failed, then a reset, then a checkpoint."""
     driver = Driver(partitions=2, members=1, delivery=delivery)
@@ -92,6 +96,13 @@ def test_at_most_once_does_not_explain_what_nobody_began() -> None:
     history = stories.recorded(failed(Delivery.AT_MOST_ONCE))
     lost = next(i for i, b in enumerate(history.batches) if b.outcome is Outcome.DISCARDED)
     assert "was never accepted" in stories.found(stories.without_batch(history, lost), "R1a")[0].detail
+
+
+def test_a_batch_that_the_sink_proves_done_counts_once() -> None:
+    driver = failed(Delivery.EXACTLY_ONCE, committed=True)
+    history = stories.recorded(driver)
+    assert [b.outcome for b in history.batches] == [Outcome.DONE] * 3
+    assert driver.claims(driver.member(0))[driver.partition(0)].position == 30
 
 
 def test_a_sinks_progress_proves_nothing_of_an_older_epoch() -> None:

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch
-from airflow_kcr.protocol.offsets import SeekSource
+from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch, StaleIncarnation
+from airflow_kcr.protocol.offsets import SeekEntry, SeekSource
 from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.commands import Acknowledge, AnswerEntries, Found, KillRegion, RequestReset
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime
-from airflow_kcr.protocol.values import Epoch, Offset
+from airflow_kcr.protocol.values import Epoch, Incarnation, Offset
 from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import causes, happened, positions
 from tests.support.scripts import checkpoints_of_ten, running, started
@@ -39,6 +39,22 @@ def fail(driver: Driver, epoch: int | None = None, cause: ResetCause = ResetCaus
 
 
 # -- open entries -----------------------------------------------------------------------------------------------------
+
+
+def test_a_member_answers_the_open_entries_of_what_it_holds() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    assert resets.open_targets(driver.region, driver.member(0)) == {
+        driver.partition(0): SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=Offset(20))
+    }
+    assert resets.open_targets(resetting().region, driver.member(0)) == {}
+
+
+def test_without_a_position_the_fallback_is_the_restore_point() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    fail(driver)
+    driver.claim(driver.member(0))
+    targets = resets.open_targets(driver.region, driver.member(0))
+    assert targets[driver.partition(0)].current == 10
 
 
 def test_a_sinks_progress_is_where_its_partition_resumes() -> None:
@@ -91,6 +107,18 @@ def test_nobody_answers_for_what_it_does_not_hold_now() -> None:
     stale = resetting(delivery=Delivery.EXACTLY_ONCE, claimed=False)
     with pytest.raises(NotClaimed):
         stale.handle(AnswerEntries(caller=stale.caller(stale.member(1)), found=found))
+
+
+def test_an_answer_is_fenced() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    caller, found = driver.caller(driver.member(0)), {driver.partition(0): Found(offset=Offset(17))}
+    with pytest.raises(StaleEpoch):
+        driver.handle(AnswerEntries(caller=replace(caller, epoch=Epoch(1)), found=found))
+    with pytest.raises(StaleIncarnation):
+        driver.handle(AnswerEntries(caller=replace(caller, incarnation=Incarnation(9)), found=found))
+    driver.clock.advance(10)
+    with pytest.raises(LeaseExpired):
+        driver.handle(AnswerEntries(caller=caller, found=found))
 
 
 # -- the acknowledgement ----------------------------------------------------------------------------------------------

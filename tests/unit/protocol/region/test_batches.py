@@ -132,6 +132,17 @@ def test_a_skipped_record_is_never_processed() -> None:
     begin(driver, asked(driver, 0, 5), region=region)
 
 
+# -- the stamp --------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_stamped_with_the_open_checkpoint_else_with_the_next_sequence() -> None:
+    driver = hourly()
+    assert batches.stamp(driver.region) == driver.region.next_sequence
+    driver.request_checkpoint("n", boundary=boundary(1))
+    assert batches.stamp(driver.region) == driver.region.open_checkpoint
+    assert driver.row(driver.start_batch(driver.member(0))).sequence == driver.region.open_checkpoint
+
+
 # -- the count --------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +227,14 @@ def test_an_end_in_another_epoch_or_state_is_refused() -> None:
         end(driver, batch, region=replace(driver.region, state=rows.RegionState.HALTED))
 
 
+def test_an_end_whose_claim_has_gone_is_refused() -> None:
+    driver = one(partitions=2)
+    batch = driver.start_batch(driver.member(0))
+    driver.claim(driver.member(0), [driver.partition(0)])
+    with pytest.raises(errors.NotClaimed, match="does not hold g:t-1 now"):
+        end(driver, batch)
+
+
 def test_an_end_whose_position_has_moved_is_refused() -> None:
     driver = one()
     batch = driver.start_batch(driver.member(0))
@@ -225,6 +244,17 @@ def test_an_end_whose_position_has_moved_is_refused() -> None:
 
 
 # -- discard ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_discarded_batch_counts_for_nothing_and_a_reset_follows() -> None:
+    driver = one()
+    batch = driver.start_batch(driver.member(0))
+    driver.discard(batch)
+    assert driver.row(batch).outcome is rows.Outcome.DISCARDED
+    assert positions(driver) == [0]
+    assert driver.region.claims[driver.partition(0)].is_in_flight
+    driver.request_reset(driver.member(0), rows.ResetCause.BATCH_FAILED)
+    assert not driver.region.claims[driver.partition(0)].is_in_flight
 
 
 def test_a_newer_incarnation_discards_for_its_predecessor_and_not_the_other_way_round() -> None:

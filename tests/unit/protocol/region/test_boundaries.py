@@ -108,6 +108,15 @@ def test_a_boundary_beyond_the_schedules_latest_instant_is_not_taken_back() -> N
 # -- the limit and the stored offsets ---------------------------------------------------------------------------------
 
 
+def test_the_first_plan_that_finds_a_boundary_says_where_it_falls_for_ever() -> None:
+    driver = hourly(partitions=1, members=1)
+    located(driver, boundary(1), 30)
+    located(driver, boundary(1), 40)
+    row = boundaries.boundary_offset(driver.region, driver.partition(0), boundary(1))
+    assert row == BoundaryOffset(offset=Offset(30))
+    assert [b.offsets[driver.partition(0)] for b in happened(driver, events.BoundaryStored)] == [30]
+
+
 def test_what_is_not_exact_is_stored_with_its_reason() -> None:
     driver = hourly(partitions=2, members=1)
     found = {

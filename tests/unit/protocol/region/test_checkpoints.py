@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from airflow_kcr.protocol.region import checkpoints, commands, events, rows
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Incarnation, Offset, RequestId
-from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import happened, judge, open_checkpoint
+from tests.support.driver import GROUP, STOP, Driver, group_rules
+from tests.support.judging import checkpoint_of, happened, judge, open_checkpoint, state
 from tests.support.scripts import boundary, hourly, located, running, started
 
 
@@ -67,6 +68,14 @@ def test_a_queued_request_that_a_checkpoint_meanwhile_covers_is_answered_without
 # -- approach ---------------------------------------------------------------------------------------------------------
 
 
+def test_without_a_boundary_a_checkpoint_drains_at_once_and_its_clock_runs() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    checkpoint = checkpoint_of(driver)
+    assert (checkpoint.state, state(driver)) == (rows.CheckpointState.DRAINING, rows.RegionState.DRAINING)
+    assert checkpoint.drain_deadline == driver.clock.now + driver.region.rules.timeouts.drain
+
+
 def test_a_boundary_that_is_not_located_everywhere_is_still_approached() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
@@ -75,6 +84,13 @@ def test_a_boundary_that_is_not_located_everywhere_is_still_approached() -> None
         commands.StoreBoundaryOffsets(caller=driver.caller(driver.member(0)), boundary=boundary(1), found=found)
     )
     assert phase(driver) is rows.CheckpointState.APPROACHING
+
+
+def test_a_region_without_an_approaching_checkpoint_advances_to_nothing() -> None:
+    driver = running()
+    assert checkpoints.advance(driver.region, driver.clock.now) == driver.region
+    driver.request_checkpoint("n")
+    assert checkpoints.advance(driver.region, driver.clock.now) == driver.region
 
 
 # -- past the boundary
@@ -145,6 +161,35 @@ def test_who_is_late_is_named_with_the_partitions_that_wait_for_it() -> None:
     assert checkpoints.late(driver.region) == ("g[1] (t-0)",)
 
 
+def test_an_abort_burns_the_sequence_and_the_region_goes_on() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    sequence = open_checkpoint(driver)
+    region = checkpoints.abort(driver.region, driver.clock.now, "why not")
+    assert sequence is not None
+    row = region.checkpoints[sequence]
+    assert (row.state, row.abort_reason) == (rows.CheckpointState.ABORTED, "why not")
+    assert row.drain_deadline is None
+    assert (region.state, region.open_checkpoint) == (rows.RegionState.RUNNING, None)
+    assert region.next_sequence == sequence + 1
+    assert region.requests[RequestId("n")].state is rows.RequestState.QUEUED
+
+
+def test_without_an_open_checkpoint_there_is_nothing_to_abort() -> None:
+    region = running().region
+    assert checkpoints.abort(region, region.leases[next(iter(region.leases))].until, "") is region
+
+
+def test_the_regions_own_checkpoints_and_a_stop_are_tried_again_by_themselves() -> None:
+    driver = running()
+    driver.handle(STOP)
+    first = open_checkpoint(driver)
+    driver.wait(181)
+    checkpoint = checkpoint_of(driver)
+    assert checkpoint.sequence != first
+    assert (checkpoint.purpose, checkpoint.state) == (rows.CheckpointPurpose.STOP, rows.CheckpointState.DRAINING)
+
+
 def test_the_checkpoint_of_a_reset_that_nobody_remembers_ends_its_request_only() -> None:
     driver = running()
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
@@ -154,6 +199,17 @@ def test_the_checkpoint_of_a_reset_that_nobody_remembers_ends_its_request_only()
 
 
 # -- lapsed leases ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_ends_before_its_contribution_is_found_and_after_it_is_not() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    driver.contribute(driver.member(0))
+    over = driver.clock.now + timedelta(seconds=10)
+    assert checkpoints.lapsed(driver.region, driver.clock.now) is None
+    assert checkpoints.lapsed(driver.region, over) == driver.member(1)
+    driver.contribute(driver.member(1))
+    assert checkpoints.lapsed(driver.region, over) is None
 
 
 def test_a_newer_incarnation_of_a_participant_is_not_the_one_that_was_counted_on() -> None:
@@ -166,7 +222,19 @@ def test_a_newer_incarnation_of_a_participant_is_not_the_one_that_was_counted_on
     assert checkpoints.lapsed(region, driver.clock.now) == member
 
 
-def test_where_its_sinks_hold_output_an_abort_is_a_reset_once_a_member_has_begun_anything() -> None:
+def test_whether_an_abort_is_a_reset_depends_on_whether_a_batch_of_the_member_runs() -> None:
+    driver = running()
+    member = driver.member(0)
+    driver.process(member)
+    assert not checkpoints.leaves_work(driver.region, member)
+    batch = driver.start_batch(member)
+    assert checkpoints.leaves_work(driver.region, member)
+    assert not checkpoints.leaves_work(driver.region, driver.member(1))
+    driver.finish_batch(batch)
+    assert not checkpoints.leaves_work(driver.region, member)
+
+
+def test_and_where_its_sinks_hold_output_on_what_it_has_begun_since_the_restore_point() -> None:
     rules = RegionRules(groups={GROUP: replace(group_rules(members=2), holds_output=True)})
     driver = started(Driver(partitions=4, rules=rules))
     member = driver.member(0)

@@ -67,6 +67,15 @@ def claim_of(driver: Driver, number: int) -> Claim:
 # -- who may claim what -----------------------------------------------------------------------------------------------
 
 
+def test_a_claim_is_fenced_by_incarnation_and_lease_and_not_by_epoch() -> None:
+    driver = one_member()
+    with pytest.raises(errors.StaleIncarnation):
+        propose(driver, driver.member(0), {}, incarnation=7)
+    driver.clock.advance(10)
+    with pytest.raises(errors.LeaseExpired):
+        propose(driver, driver.member(0), {})
+
+
 def test_a_halted_or_stopped_region_takes_no_claims() -> None:
     driver = one_member()
     driver.find_stranger()
@@ -127,6 +136,25 @@ def test_a_seek_entry_that_waited_for_a_start_position_is_written_with_it() -> N
     assert (entry.offset, entry.source) == (3, SeekSource.START_POSITION)
 
 
+def test_an_open_entry_that_waits_for_something_else_is_left_to_its_owner() -> None:
+    driver = one_member(delivery=Delivery.EXACTLY_ONCE)
+    driver.process()
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
+    driver.claim(driver.member(0))
+    assert driver.region.seek[driver.partition(0)].offset is None
+    assert claim_of(driver, 0).resume is None
+
+
+def test_a_partition_found_later_begins_at_what_its_first_owner_resolved() -> None:
+    driver = one_member()
+    driver.process()
+    driver.grow(driver.partition(1), start=4, end=9)
+    driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])
+    assert positions(driver) == [10, 4]
+    assert causes(driver) == ["start"]
+    judge(driver)
+
+
 def test_a_topic_that_was_known_without_an_id_keeps_its_start_position_when_the_broker_tells_it() -> None:
     driver = Driver(partitions=0, members=1)
     driver.grow(driver.partition(0), end=9, topic_id="")
@@ -173,6 +201,18 @@ def test_a_claim_replaces_the_former_ones_and_what_is_dropped_becomes_nobodys() 
     assert claim_of(driver, 1).owner == driver.member(0)
     told = happened(driver, events.Claimed)[-1]
     assert (told.partitions, told.dropped) == ((driver.partition(1),), (driver.partition(0),))
+
+
+def test_a_rebalance_is_absorbed_at_the_resume_point_where_nothing_has_begun() -> None:
+    driver = running(partitions=2)
+    driver.claim(driver.member(0), list(driver.logs))
+    driver.claim(driver.member(1), [])
+    assert {c.owner for c in driver.region.claims.values()} == {driver.member(0)}
+    assert happened(driver, events.Claimed)[-2].taken == {driver.partition(1): driver.member(1)}
+    assert claim_of(driver, 1).last_owner == driver.member(1)
+    assert causes(driver) == ["start"]
+    driver.process(driver.member(0))
+    judge(driver)
 
 
 def test_a_members_own_reclaim_keeps_position_and_running_batch() -> None:

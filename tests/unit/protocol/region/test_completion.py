@@ -21,6 +21,7 @@ from airflow_kcr.protocol.region.state import Region, digest
 from airflow_kcr.protocol.values import (
     CheckpointNumber,
     DesiredState,
+    Epoch,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -60,6 +61,16 @@ def committed(driver: Driver, sequence: CheckpointNumber) -> Committed:
 
 
 # -- who may contribute -----------------------------------------------------------------------------------------------
+
+
+def test_a_contribution_is_fenced_like_the_end_of_a_batch() -> None:
+    driver = draining()
+    part = part_of(driver, driver.member(0))
+    refused(driver, replace(part, epoch=Epoch(9)), errors.StaleEpoch, "epoch 9")
+    refused(driver, replace(part, incarnation=Incarnation(0)), errors.StaleIncarnation, "superseded")
+    refused(driver, replace(part, member=driver.member(5)), errors.UnknownMember, "not registered")
+    driver.clock.advance(10)
+    refused(driver, part, errors.LeaseExpired, "new incarnation")
 
 
 def test_only_the_checkpoint_that_drains_takes_contributions() -> None:
@@ -290,6 +301,18 @@ def test_checkpoints_are_published_in_their_order() -> None:
 
 # -- Kafka's commit read-back
 # -----------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_committed_when_every_partitions_commit_read_back_equals_it() -> None:
+    driver = draining()
+    checkpoint = driver.complete()
+    driver.read_back(driver.member(0))
+    assert committed(driver, checkpoint) is Committed.PENDING
+    driver.read_back(driver.member(1))
+    assert committed(driver, checkpoint) is Committed.YES
+    assert driver.region.read_backs[checkpoint] == driver.region.offsets[checkpoint]
+    driver.read_back(driver.member(1))
+    assert len(happened(driver, events.CommitResolved)) == 1
 
 
 def test_a_commit_read_back_that_differs_settles_it_as_not_committed_and_says_where() -> None:

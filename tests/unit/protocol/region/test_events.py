@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import is_dataclass
+from datetime import UTC, datetime
 
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import BODIES, Event
 from tests.support.judging import happened
 from tests.support.scripts import running
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_everything_that_can_happen_can_be_an_event() -> None:

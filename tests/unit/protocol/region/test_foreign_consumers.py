@@ -161,6 +161,21 @@ def test_where_it_is_to_warn_a_reset_is_done_without_what_the_foreign_consumer_h
     judge(driver)
 
 
+def test_what_comes_back_from_it_is_reset_with_all_the_others_once() -> None:
+    driver = beside_one_with_two_of_four(ForeignConsumerPolicy.WARN)
+    found(driver, STRANGER)
+    driver.process()
+    before = len(causes(driver))
+    found(driver)
+    driver.claim(driver.member(0), sorted(driver.logs))
+    assert causes(driver)[before:] == [ResetCause.CLAIM]
+    driver.finish_reset()
+    driver.claim(driver.member(0), sorted(driver.logs))
+    assert (state(driver), len(causes(driver)), driver.region.failures) == (RegionState.RUNNING, before + 1, 0)
+    driver.process()
+    judge(driver)
+
+
 def test_while_nobody_knows_of_a_foreign_consumer_what_it_has_is_waited_for() -> None:
     driver = beside_one_with_two_of_four(ForeignConsumerPolicy.WARN)
     assert state(driver) is RegionState.RESETTING

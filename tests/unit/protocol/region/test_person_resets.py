@@ -357,6 +357,16 @@ def test_it_takes_the_place_of_whatever_waited() -> None:
     judge(driver)
 
 
+def test_and_of_one_that_has_begun() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START, request_id="begun")
+    driver.complete()
+    driver.reset(targets.ToCurrent(), request_id="r", forced=True)
+    assert stands(driver, "begun") is rows.PersonResetState.FAILED
+    assert driver.region.timeline == 3
+
+
 def test_it_gives_up_complete_checkpoints_beyond_its_target_whose_publication_may_be_what_is_stuck() -> None:
     driver = running()
     published = checkpoints_of_ten(driver, 1)[0]

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from airflow_kcr.protocol.observations import LogView, TimeAnswer
 from airflow_kcr.protocol.region.plans import Plan, plan
 from airflow_kcr.protocol.region.rows import Requester, ResetRequest
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
-from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToLatest
+from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToDatetime, ToLatest
 from airflow_kcr.protocol.values import GroupPartition, Offset, RequestId
-from tests.support.driver import Driver
+from tests.support.driver import BEGINNING, Driver
 from tests.support.scripts import checkpoints_of_ten, running
 
 
@@ -43,6 +45,13 @@ def test_what_it_would_process_again_and_pass_over_is_counted() -> None:
     assert (forth.totals.replay, forth.totals.skip) == (0, 1_980)
 
 
+def test_what_is_clamped_says_what_was_asked_for() -> None:
+    driver = running(partitions=1, members=1)
+    driver.process()
+    line = planned(driver, ShiftBy(by=-50)).entries[0]
+    assert (line.entry.offset, line.entry.clamped_from) == (0, -40)
+
+
 def test_the_checkpoints_and_runs_that_it_undoes_are_named_in_the_order_of_their_checkpoints() -> None:
     driver = running()
     checkpoints = []
@@ -66,3 +75,12 @@ def test_what_the_log_no_longer_has_is_shown_as_unreachable() -> None:
     driver.grow(driver.partition(0), start=15, end=1_000)
     found = planned(driver, ToCheckpoint(sequence=checkpoint))
     assert [(u.partition, u.target) for u in found.unreachable] == [(driver.partition(0), 10)]
+
+
+def test_times_are_looked_up_by_the_caller() -> None:
+    driver = running(partitions=1, members=1)
+    driver.process()
+    line = planned(driver, ToDatetime(instant=BEGINNING), times={driver.partition(0): 6}).entries[0]
+    assert line.entry.offset == 6
+    with pytest.raises(KeyError):
+        planned(driver, ToDatetime(instant=BEGINNING))

@@ -152,6 +152,12 @@ def test_a_stopped_or_halted_region_checkpoints_nothing_and_says_why() -> None:
         Driver().request_checkpoint("n")
 
 
+def test_but_a_run_may_ask_and_wait_for_members_to_come_back() -> None:
+    driver = running()
+    driver.clock.advance(60)
+    assert driver.request_checkpoint("n").state is RequestState.QUEUED
+
+
 # -- boundaries
 # -----------------------------------------------------------------------------------------------------------
 

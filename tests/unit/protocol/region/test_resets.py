@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.offsets import OffsetMap, SeekMap, SeekSource, from_offsets
-from airflow_kcr.protocol.region import resets, rows
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.offsets import OffsetMap, SeekEntry, SeekMap, SeekSource, from_offsets
+from airflow_kcr.protocol.region import events, resets, rows
+from airflow_kcr.protocol.region.state import NO_SEEK, Region
 from airflow_kcr.protocol.rules import Delivery
 from airflow_kcr.protocol.targets import ToDatetime, ToOffset
 from airflow_kcr.protocol.values import DesiredState, Epoch, MemberId, Offset, RequestId
-from tests.support.driver import BEGINNING, PAUSE, Driver
-from tests.support.judging import judge, positions, reset_of, state
+from tests.support.driver import BEGINNING, PAUSE, START, Driver
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, reset_of, state
 from tests.support.scripts import checkpoints_of_ten, running, started
 
 
@@ -36,6 +36,48 @@ def begun(driver: Driver, cause: rows.ResetCause = rows.ResetCause.CLAIM, *, at:
 
 def person(driver: Driver, request_id: str) -> rows.PersonResetState:
     return driver.region.person_resets[RequestId(request_id)].state
+
+
+# -- the start --------------------------------------------------------------------------------------------------------
+
+
+def test_a_begin_is_a_new_epoch_and_a_burnt_sequence_with_its_cause() -> None:
+    driver = running()
+    before = driver.region
+    region = begun(driver)
+    assert (region.epoch, region.next_sequence) == (before.epoch + 1, before.next_sequence + 1)
+    row = region.resets[region.epoch]
+    assert (row.cause, row.detail, row.attempt) == (rows.ResetCause.CLAIM, "why", 1)
+    assert (row.sequence, row.restore_point) == (before.next_sequence, before.restore_sequence)
+    assert region.state is rows.RegionState.RESETTING
+
+
+def test_every_partition_goes_to_its_seek_entry_and_what_lies_beyond_is_undone() -> None:
+    driver = running()
+    driver.process()
+    fail(driver)
+    assert positions(driver) == [0, 0, 0, 0]
+    assert {c.is_started for c in driver.region.claims.values()} == {False}
+    assert {b.outcome for b in driver.batches} == {rows.Outcome.UNDONE}
+
+
+def test_a_seek_map_of_its_own_opens_a_timeline_is_its_restore_point_and_undoes_what_lies_beyond() -> None:
+    driver = running()
+    checkpoints = checkpoints_of_ten(driver, 2)
+    region = begun(driver, at=10)
+    row = region.resets[region.epoch]
+    assert (region.timeline, region.restore_sequence, region.restore_epoch) == (2, row.sequence, region.epoch)
+    assert region.checkpoints[checkpoints[1]].undone_by == 2
+    assert happened(driver, events.ResetBegun)[-1].undoes == ()
+
+
+def test_skipped_records_are_stepped_over_where_a_partition_resumes() -> None:
+    driver = running(partitions=1, members=1)
+    partition = driver.partition(0)
+    region = replace(driver.region, skips={partition: (Offset(0), Offset(1))})
+    region = resets.begin(region, driver.clock.now, rows.ResetCause.CLAIM)
+    assert (region.claims[partition].resume, region.claims[partition].position) == (2, 2)
+    assert region.seek[partition].offset == 0
 
 
 # -- attempts ---------------------------------------------------------------------------------------------------------
@@ -77,6 +119,16 @@ def test_another_timeline_gives_the_persons_request_up() -> None:
     assert region.resets[region.epoch].attempt == 1
 
 
+def test_there_is_nothing_to_give_up_where_no_reset_runs_or_nobody_asked_for_it() -> None:
+    driver = running()
+    region = driver.region
+    assert resets.give_up(region, driver.clock.now, "why") is region
+    fail(driver)
+    given_up = resets.give_up(driver.region, driver.clock.now, "why")
+    assert given_up.resets[given_up.epoch].state is rows.ResetState.SUPERSEDED
+    assert not given_up.events
+
+
 def test_attempts_expire_and_count_as_failures_and_say_what_was_missing() -> None:
     driver = running()
     fail(driver)
@@ -103,6 +155,20 @@ def test_an_attempt_has_no_deadline_while_members_with_leases_can_not_cover_the_
     assert (state(driver), again.attempt) == (rows.RegionState.RESETTING, 1)
     assert again.deadline == driver.clock.now + driver.region.rules.timeouts.reset
     judge(driver)
+
+
+def test_a_region_without_a_reset_makes_no_progress_with_one() -> None:
+    driver = running()
+    region = driver.region
+    assert resets.progress(region, driver.clock.now) is region
+
+
+def test_an_entry_once_written_never_changes() -> None:
+    driver = running()
+    fail(driver)
+    region = driver.region
+    late = SeekMap({driver.partition(0): SeekEntry(offset=Offset(99), source=SeekSource.EXPLICIT)})
+    assert resets.write_seek(region, driver.clock.now, late) is region
 
 
 # -- open entries -----------------------------------------------------------------------------------------------------
@@ -203,3 +269,19 @@ def test_a_commit_that_is_settled_stays_as_it_is() -> None:
     assert resets.resolve_commit(region, driver.clock.now, rows.Committed.NO, "why") is region
     fresh = Driver().region
     assert resets.resolve_commit(fresh, BEGINNING, rows.Committed.NO, "why") is fresh
+
+
+def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:
+    driver = Driver(partitions=0, members=1)
+    driver.handle(START)
+    driver.join(driver.member(0))
+    assert driver.region.seek == NO_SEEK
+    driver.claim(driver.member(0), [])
+    driver.acknowledge(driver.member(0))
+    assert state(driver) is rows.RegionState.STARTING
+    driver.grow(driver.partition(0), end=10)
+    driver.claim(driver.member(0), [driver.partition(0)])
+    driver.acknowledge(driver.member(0))
+    assert state(driver) is rows.RegionState.RUNNING
+    assert open_checkpoint(driver) is None
+    assert causes(driver) == ["start"]

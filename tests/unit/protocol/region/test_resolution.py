@@ -142,6 +142,13 @@ def test_a_scope_or_file_that_names_what_the_region_does_not_have_is_refused() -
     usable(driver, wanted(driver, outside))
 
 
+def test_a_time_in_the_future_is_refused() -> None:
+    driver = running()
+    usable(driver, wanted(driver, ToDatetime(instant=driver.clock.now)))
+    with pytest.raises(InvalidTarget, match="in the future"):
+        usable(driver, wanted(driver, ToDatetime(instant=driver.clock.now + MINUTE)))
+
+
 def test_a_retired_checkpoint_is_gone() -> None:
     driver = hourly(keep=1)
     checkpoints = checkpoints_of_ten(driver, 3)
@@ -223,6 +230,14 @@ def test_out_of_scope_a_partition_without_a_position_keeps_its_initial_offset() 
     )
     kept = found[driver.partition(1)]
     assert (kept.offset, kept.source) == (0, SeekSource.INITIAL)
+
+
+def test_a_checkpoint_that_the_log_no_longer_has_is_not_clamped_but_refused() -> None:
+    driver = running(partitions=2)
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
+    driver.grow(driver.partition(0), start=11, end=99)
+    with pytest.raises(CheckpointNotUsable, match=r"1 partition\(s\) can't go there, the log has moved on: g:t-0"):
+        offsets(driver, ToCheckpoint(sequence=checkpoint))
 
 
 def test_a_duration_is_fixed_once_and_other_targets_stay_as_they_are() -> None:
