@@ -117,6 +117,13 @@ def test_a_plan_alone_is_applied_in_the_name_of_the_run_which_is_a_reason_too(
     assert reset.requester.reason == (reason or f"run {RUN} of DAG {DAG_ID}")
 
 
+def test_the_plan_is_that_of_the_task_before(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    with DAG("d", schedule=None):
+        operator = apply()
+        BaseOperator(task_id="approve") >> operator
+    airflow_tasks.deferred(operator, context(results={"approve": approval}))
+
+
 @pytest.mark.parametrize("first", [None, {"stale": "in epoch 2"}])
 def test_of_two_approvals_it_is_the_one_whose_plan_was_not_stale(
     driver: Driver, world: World, approval: dict[str, Any], first: dict[str, Any] | None
@@ -140,6 +147,12 @@ def test_of_two_approvals_with_a_plan_none_is_taken(driver: Driver, world: World
     assert driver.region.person_resets == {}
 
 
+def test_a_plan_of_another_epoch_is_refused(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
+    with pytest.raises(AirflowFailException, match=r"made in epoch 1.*Nothing was reset; trigger the DAG again"):
+        apply(approval).execute(context())
+
+
 def test_a_plan_without_an_added_partition_is_refused(driver: Driver, world: World, approval: dict[str, Any]) -> None:
     new = driver.partition(4)
     driver.grow(new, end=10)
@@ -158,6 +171,14 @@ def test_a_foreign_consumer_goes_before_the_reset(driver: Driver, world: World, 
     with pytest.raises(AirflowFailException, match=r"1 check\(s\).*zombie on 10\.0\.0\.9.*Nothing was reset"):
         apply(approval).execute(context())
     assert driver.region.person_resets == {}
+
+
+def test_what_the_log_has_lost_since_the_approval_is_refused(
+    driver: Driver, world: World, approval: dict[str, Any]
+) -> None:
+    world.cluster.starts = {1: 101}
+    with pytest.raises(AirflowFailException, match="can't go there"):
+        apply(approval).execute(context())
 
 
 def test_a_rejected_plan_is_not_applied(driver: Driver, world: World, approval: dict[str, Any]) -> None:

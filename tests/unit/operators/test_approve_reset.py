@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from airflow_kcr.operators.reset import (
 )
 from airflow_kcr.operators.reset_texts import markdown
 from airflow_kcr.protocol.region.rows import ResetCause
-from airflow_kcr.protocol.targets import ToCheckpoint, ToOffset
+from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicName
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
@@ -101,6 +102,17 @@ def test_big_plans_show_the_worst_twenty(store_connection: str, world: World) ->
     assert text.endswith("Shown: the worst 20 of 60 partitions that move.")
 
 
+def test_a_partition_without_a_record_since_the_time_is_marked(store_connection: str, world: World) -> None:
+    with live_region(store_connection) as driver:
+        driver.up()
+        driver.process(width=10)
+        region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
+        found = region.resets.plan(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
+        text = markdown(Plan.from_json(found.summary()))
+    row = next(line for line in text.splitlines() if line.startswith("| g |"))
+    assert row.endswith("| no record since then, the log's end |")
+
+
 def test_what_people_wrote_stays_in_its_cell(plan: dict[str, Any]) -> None:
     text = markdown(Plan.from_json({**plan, "requester": {"who": "x", "reason": "a | b\n| c <img src=x>"}}))
     assert "| Reason | a \\| b \\| c &lt;img src=x> |" in text.splitlines()
@@ -127,6 +139,13 @@ def test_the_params_of_its_dag_are_no_fields_of_its_form(plan: dict[str, Any], w
     resumed = approve(plan)
     resumed.params = ParamsDict({"target": Param("choose"), "reason": Param(None, type=["string", "null"])})
     assert resumed.execute_complete(task_context(task), accepted(world))["approved"] is True
+
+
+def test_the_plan_that_was_shown_is_the_one_that_is_approved(
+    plan: dict[str, Any], world: World, task: FakeTask
+) -> None:
+    found = approve({**plan, "plan": "another"}).execute_complete(task_context(task), accepted(world))
+    assert found["plan"] == plan
 
 
 def undone(driver: Driver) -> None:

@@ -150,6 +150,15 @@ def test_publication_and_commit_read_back_are_waited_for_without_a_slot_and_thos
     assert emitted(found)[1]
 
 
+def test_a_checkpoint_that_a_later_one_has_replaced_is_fine(driver: Driver) -> None:
+    first = told(driver)
+    driver.process()
+    driver.checkpoint("later")
+    found = context()
+    assert operator(checkpoint=str(first)).execute(found)["sequence"] == first
+    assert emitted(found)[0]["sequence"] == first
+
+
 def not_committed(driver: Driver) -> int:
     """Make a checkpoint for the run of which Kafka holds something else."""
     sequence = told(driver)

@@ -248,6 +248,11 @@ def test_every_field_that_names_something_is_templated() -> None:
 # -- how it ends -------------------------------------------------------------------------------------------------------
 
 
+def test_it_succeeds_when_the_region_has_stopped(driver: Driver, submits: Submits) -> None:
+    assert driver.region.state == "stopped"
+    consume()
+
+
 def test_an_application_that_was_told_to_end_while_the_region_goes_on_is_tried_again(
     driver: Driver, submits: Submits
 ) -> None:

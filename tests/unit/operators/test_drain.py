@@ -5,18 +5,20 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_kcr.api import Region
+from airflow_kcr.errors import TimedOut
 from airflow_kcr.hooks.kcr import interval_of
 from airflow_kcr.operators import base
 from airflow_kcr.operators.checkpoint import KcrDrainOperator
 from airflow_kcr.operators.intervals import remarks
-from airflow_kcr.protocol.region.commands import Reconcile, StoreBoundaryOffsets
+from airflow_kcr.protocol.region.commands import KillRegion, Reconcile, StoreBoundaryOffsets
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import Offset, RegionName, RequestId
 from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.triggers.payloads import Status, TriggerAnswer
 from airflow_kcr.triggers.waits import RegionTrigger
 from tests.support import airflow_tasks
 from tests.support.airflow_tasks import REACHED, FakeTask, task_context
@@ -179,6 +181,13 @@ def test_a_deferred_drain_reads_the_store_four_times(start: Start, monkeypatch: 
         assert len(reads) == 4 + 3, "a cleared task asks again"
 
 
+def test_without_deferring_the_task_waits_itself_and_names_who_is_missing(start: Start) -> None:
+    start("")
+    with pytest.raises(AirflowException, match=r"gave up after 0.2 s.*waits for g\[0\]") as late:
+        operator(deferrable=False, timeout=timedelta(seconds=0.2)).execute(Run(None, "manual__1").context)
+    assert not isinstance(late.value, AirflowFailException)
+
+
 # -- which records a run's checkpoint has
 # -------------------------------------------------------------------------------------
 
@@ -252,6 +261,18 @@ def test_a_checkpoint_that_holds_just_the_interval_needs_no_remark(start: Start)
     assert said_of(driver, Run(last)) == []
 
 
+def test_a_run_without_an_interval_checkpoints_where_the_members_are(start: Start) -> None:
+    driver = start("")
+    driver.process(width=7)
+    run = Run(None, "manual__2026-01-01")
+    waiting = deferred(run)
+    driver.complete()
+    driver.publish()
+    answer = resumed(waiting, run)
+    assert answer["boundary"] is None
+    assert set(driver.region.offsets[answer["sequence"]].values()) == {7}
+
+
 def test_a_given_boundary_counts_instead_of_the_interval_whatever_the_schedule_says(start: Start) -> None:
     driver = start(BY_RUN)
     odd = last_boundary(driver) - MINUTE
@@ -279,6 +300,43 @@ def test_an_interval_of_another_phase_is_refused_without_a_retry_and_nothing_is_
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_cleared_run_finds_its_checkpoint_again(start: Start) -> None:
+    driver = start(BY_RUN)
+    boundary = last_boundary(driver)
+    run = Run(boundary - FIVE)
+    waiting = deferred(run)
+    at_boundary(driver, boundary - FIVE, 10)
+    first = resumed(waiting, run)
+    later = Run(boundary)
+    waiting = deferred(later)
+    at_boundary(driver, boundary, 20)
+    assert resumed(waiting, later)["sequence"] > first["sequence"]
+    assert operator().execute(run.context) == first
+
+
+def test_an_aborted_checkpoint_fails_with_who_was_late_and_a_retry_gets_another_one(store_connection: str) -> None:
+    quick = SPEC.replace("lease: 60s", "lease: 60s, drain: 2s") + "batch: {target: 500ms, timeout: 1s}\n"
+    run = Run(None, "manual__1")
+    with live_region(store_connection, quick) as driver:
+        driver.up()
+        waiting = deferred(run)
+        driver.contribute(driver.member(0))
+        region = Region(driver.name, driver.store)
+        with pytest.raises(TimedOut) as late:
+            region.wait_for_checkpoint(run.request_id)
+        event = TriggerAnswer(status=Status.TIMED_OUT, detail=late.value.message).to_json()
+        with pytest.raises(AirflowException, match=r"aborted.*late: g\[1\]") as failed:
+            resumed(waiting, run, event)
+        assert not isinstance(failed.value, AirflowFailException)
+        aborted = driver.region.requests[run.request_id].sequence
+        waiting = deferred(run)
+        driver.complete()
+        driver.publish()
+        sequence = resumed(waiting, run)["sequence"]
+        assert aborted is not None
+        assert sequence > aborted
+
+
 def test_a_checkpoint_that_a_reset_has_undone_is_asked_for_anew(start: Start) -> None:
     from airflow_kcr.protocol.targets import ToCheckpoint
     from tests.support.scripts import rewind
@@ -304,6 +362,13 @@ def test_a_checkpoint_that_a_reset_has_undone_is_asked_for_anew(start: Start) ->
 
 
 # -- a region that can't -----------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_region_is_refused_at_once(start: Start) -> None:
+    driver = start("")
+    driver.handle(KillRegion())
+    with pytest.raises(AirflowFailException, match="is stopped"):
+        operator().execute(Run(None, "manual__1").context)
 
 
 def test_a_region_that_halts_while_the_task_waits_fails_it_without_a_retry(start: Start) -> None:

@@ -185,6 +185,12 @@ def test_group_and_indexes_come_together(given: dict[str, object]) -> None:
 
 
 @pytest.mark.usefixtures("unread")
+def test_an_application_that_ends_without_the_checkpoint_fails_the_task(submitted: Submitted) -> None:
+    with pytest.raises(AirflowFailException, match="has ended without its checkpoint"):
+        execute(operator(), context())
+
+
+@pytest.mark.usefixtures("unread")
 def test_in_a_cluster_the_task_waits_without_a_slot_until_the_run_is_over(driver: Driver, submitted: Submitted) -> None:
     submitted.is_cluster = True
     one = operator()
@@ -196,6 +202,17 @@ def test_in_a_cluster_the_task_waits_without_a_slot_until_the_run_is_over(driver
     assert one.resume(made, {"status": "reached", "detail": ""})["sequence"] == driver.region.restore_sequence
     with pytest.raises(AirflowException, match="no member came"):
         one.resume(context(), {"status": "timed_out", "detail": "no member came"})
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_task_that_is_killed_tells_its_application(driver: Driver, submitted: Submitted) -> None:
+    one = operator()
+    one.on_kill()
+    assert not submitted.was_told
+    submitted.does = one.on_kill
+    with pytest.raises(AirflowFailException, match="has ended without its checkpoint"):
+        execute(one, context())
+    assert submitted.was_told
 
 
 def test_what_a_cleared_run_does_is_one_of_its_words() -> None:
