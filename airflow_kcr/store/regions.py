@@ -259,7 +259,7 @@ class RegionStore:
             UnknownRegion: there is no such region.
         """
         keys = {"region_key": _key(name), "member_key": _key(name, command.member)}
-        with self._connections.transaction(SQL["lock_shared"], **keys) as session:
+        with self._connections.transaction(SQL["lock_shared"], **keys) as session, uncollected():
             found = region_reads.region_for_batch(session, name, command)
             if found is None:
                 raise _unknown_in(session.rows(SQL["names"]), name)

@@ -987,6 +987,18 @@ def test_the_garbage_collector_waits_for_a_decision_and_no_longer(driver: Driver
     assert (seen, gc.isenabled()) == ([False, False], True)
 
 
+def test_it_waits_for_the_start_of_a_batch_too(driver: Driver, store: RegionStore) -> None:
+    member, seen = driver.member(0), list[bool]()
+    ranges = {partition: Range(Offset(0), Offset(1)) for partition in driver.claims(member)}
+
+    def rule(region: Region, _now: datetime, _start: commands.StartBatch) -> tuple[Region, None]:
+        seen.append(gc.isenabled())
+        return region, None
+
+    store.admit(driver.name, driver.batch_of(member, ranges), rule)
+    assert (seen, gc.isenabled()) == ([False], True)
+
+
 def test_one_id_is_in_a_store_once(driver: Driver, store: RegionStore) -> None:
     spec, taken = driver.region.spec, driver.region.region_id
     other = replace(spec, rules=replace(spec.rules, groups={}))
