@@ -182,8 +182,8 @@ class Play:
     retried: int = 0
     """How many tries the killed member's task has had."""
 
-    returned: dict[tuple[str, datetime | None], Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    """What the tasks of runs have returned, by the run and when it ended."""
+    returned: dict[tuple[str, str, datetime | None], Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """What the tasks of runs have returned, by the DAG, the run, and when that ended."""
 
     def start_consumers(self, tell: Tell) -> None:
         """Start the consumers' DAG, and wait until the region runs."""
@@ -318,7 +318,7 @@ class Play:
 
     def _returned_by(self, dag: str, run: AirflowRun, task: str) -> Mapping[str, Any]:
         """Return what a task of an ended run has returned; nothing: it was skipped, as on what a reset has undone."""
-        known = (run.run_id, run.ended)
+        known = (dag, run.run_id, run.ended)
         if known not in self.returned:
             found = self.editor.task(dag, run.run_id, task)
             has_succeeded = found is not None and found.state == _SUCCESS
